@@ -1,0 +1,47 @@
+"""What all tests share: the marker ``gpu`` and its one reason to skip.
+
+Nothing here imports torch unless a GPU test was collected: the core's tests
+run on machines that have none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GPU_FOLDER = Path(__file__).parent / "gpu"
+SKIPPED_GPU = pytest.StashKey[str]()
+
+
+def why_no_cuda() -> str | None:
+    """Return why the GPU tests cannot run here; None: they can."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"no torch: {error}"
+    if torch.cuda.is_available():
+        return None
+    return f"torch {torch.__version__} sees no CUDA device"
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Mark all of tests/gpu as ``gpu``, and skip the mark without a device."""
+    gpu_items = []
+    for item in items:
+        if GPU_FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+        if item.get_closest_marker("gpu") is not None:
+            gpu_items.append(item)
+    reason = why_no_cuda() if gpu_items else None
+    if reason is not None:
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
+        config.stash[SKIPPED_GPU] = f"{len(gpu_items)} GPU tests skipped: {reason}"
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
+    """Say once, in one line, that the GPU tests do not run."""
+    return config.stash.get(SKIPPED_GPU, [])

@@ -1,0 +1,236 @@
+"""Set up the environment that the Makefile works in.
+
+``python3 tools/bootstrap.py VENV`` makes the virtual environment VENV and puts
+into it what is missing, and nothing else: what the running Python already has
+(torch above all) is used as it is, so that a machine where everything is there
+needs no network.
+
+Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+PINNED_TORCH = "torch==2.14.1 torchvision==0.29.1"
+OLDEST_TORCH = (2, 2)
+# import name -> what pip installs
+TEST_PACKAGES = {
+    "numpy": "numpy>=1.23",
+    "setuptools": "setuptools>=68",
+    "wheel": "wheel",
+    "pytest": "pytest>=7.4",
+    "hypothesis": "hypothesis>=6.80",
+}
+# Pinned, so that a newer linter does not turn a green tree red.
+LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}
+# The shim includes CUDA headers; a CPU-only torch brings none, and torch's own
+# dependencies lack crt/.  13 MB, without the libraries they would depend on.
+CUDA_HEADERS = ["nvidia-cuda-runtime==13.0.*", "nvidia-cuda-crt==13.0.*"]
+
+
+def say(text: str) -> None:
+    """Print a line at once, so that it precedes pip's output."""
+    print(f"memprof set-up: {text}", flush=True)
+
+
+def stop(text: str) -> None:
+    """End with a message for the person at the terminal."""
+    sys.exit(f"memprof set-up: {text}")
+
+
+def compiles(source: str, *flags: str) -> bool:
+    """Return whether gcc accepts SOURCE, linking included."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "probe.c")
+        path.write_text(source + "\nint main(void) { return 0; }\n")
+        command = ["gcc", str(path), "-o", str(path.with_suffix("")), *flags]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def check_build_tools() -> None:
+    """Stop unless this machine can build memprof, naming all that is missing."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    missing = {}
+    if shutil.which("gcc") is None:
+        missing["gcc, the C compiler"] = "gcc"
+    elif not compiles("#include <stdlib.h>"):
+        missing["the C library's headers"] = "libc6-dev"
+    if shutil.which("g++") is None:
+        missing["g++, the C++ compiler"] = "g++"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        missing[f"Python.h for {sys.executable}"] = f"python{version}-dev"
+    if shutil.which("gcc") and not compiles("#include <zlib.h>", "-lz"):
+        missing["zlib.h"] = "zlib1g-dev"
+    if missing:
+        lines = [f"  {what}: package {name}" for what, name in missing.items()]
+        stop(
+            "this machine lacks what memprof is built with:\n"
+            + "\n".join(lines)
+            + f"\nOn Debian or Ubuntu: apt-get install {' '.join(missing.values())}"
+        )
+
+
+def torch_of(python: str | Path) -> str | None:
+    """Return the version of PYTHON's torch, or None when it has none."""
+    code = "import torch, sys; sys.stdout.write('memprof:' + torch.__version__)"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
+    if done.returncode != 0:
+        return None
+    return done.stdout.rpartition("memprof:")[2]
+
+
+def is_supported(version: str) -> bool:
+    """Return whether memprof supports this release of torch."""
+    try:
+        major, minor = version.split(".")[:2]
+        return (int(major), int(minor)) >= OLDEST_TORCH
+    except ValueError:
+        return False
+
+
+def can_import(python: Path, names: list[str]) -> list[str]:
+    """Return those of NAMES that PYTHON finds."""
+    code = (
+        "import importlib.util, sys\n"
+        "print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
+    )
+    command = [str(python), "-c", code, *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def make_venv(folder: Path, with_parent: bool) -> Path:
+    """Make the environment; with_parent: it sees this Python's packages too."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        say(f"making the virtual environment {folder}")
+        builder = venv.EnvBuilder(system_site_packages=with_parent, symlinks=True)
+        builder.create(folder)
+    # A venv made from a venv sees the packages of the Python below both, not
+    # the parent's: name the parent's folders in a .pth file.
+    if with_parent and sys.prefix != sys.base_prefix:
+        paths = sysconfig.get_paths()
+        code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+        own = subprocess.check_output([str(python), "-c", code], text=True).strip()
+        lines = sorted({paths["purelib"], paths["platlib"]})
+        Path(own, "_memprof_parent.pth").write_text("\n".join(lines) + "\n")
+    return python
+
+
+def ensure_pip(python: Path) -> None:
+    """Put pip into the environment; it is only needed to install something."""
+    if can_import(python, ["pip"]):
+        return
+    command = [str(python), "-m", "ensurepip", "--default-pip"]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        stop(
+            "this Python lacks the module ensurepip: package python3-venv\n"
+            f"On Debian or Ubuntu: apt-get install python{version}-venv"
+        )
+
+
+def pip_install(python: Path, wanted: list[str], *options: str) -> bool:
+    """Install WANTED; return whether it worked."""
+    ensure_pip(python)
+    say(f"installing {' '.join(wanted)}")
+    command = [str(python), "-m", "pip", "install", "--quiet"]
+    command += ["--disable-pip-version-check", *options, *wanted]
+    return subprocess.run(command).returncode == 0
+
+
+def has_cuda_headers(python: Path) -> bool:
+    """Return whether complete CUDA headers lie where the shim's build looks."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    code = (
+        "import nvidia, pathlib\n"
+        "for root in nvidia.__path__:\n"
+        "    print(*pathlib.Path(root).glob('*/include'), sep='\\n')"
+    )
+    command = [str(python), "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
+    packaged = [Path(line) for line in done.stdout.split()]
+    needed = ("cuda_runtime.h", "crt/host_config.h")
+    if all((Path(home, "include") / name).exists() for name in needed):
+        return True
+    return all(any((p / name).exists() for p in packaged) for name in needed)
+
+
+def set_up_torch(python: Path, wanted: str) -> None:
+    """Install torch unless the one that is there will do."""
+    found = torch_of(python)
+    if wanted:
+        if not pip_install(python, shlex.split(wanted)):
+            stop(f"could not install {wanted}")
+    elif found is not None and is_supported(found):
+        say(f"using the torch that is there: {found}")
+    elif not pip_install(python, shlex.split(PINNED_TORCH)):
+        stop(f"could not install {PINNED_TORCH}")
+    if not can_import(python, ["torchvision"]):
+        say("no torchvision here: what needs it is left out")
+    if not has_cuda_headers(python):
+        options = ("--no-deps", "--retries", "1")
+        if not pip_install(python, CUDA_HEADERS, *options):
+            say("no CUDA headers: the torch shim may not compile")
+
+
+def set_up_lint(python: Path) -> None:
+    """Install the linters at their pinned versions."""
+    code = (
+        "import importlib.metadata as m, sys\n"
+        "print(all(m.version(n) == v for n, v in "
+        "(a.split('==') for a in sys.argv[1:])))"
+    )
+    wanted = [f"{name}=={version}" for name, version in LINT_PACKAGES.items()]
+    command = [str(python), "-c", code, *wanted]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.stdout.strip() != "True" and not pip_install(python, wanted):
+        stop(f"could not install {' '.join(wanted)}")
+
+
+def main() -> None:
+    """Do the set-up."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("venv", type=Path)
+    parser.add_argument(
+        "--torch",
+        default="",
+        help="what pip installs as torch, 'none' for no torch; "
+        f"default: the torch that is there, else {PINNED_TORCH}",
+    )
+    parser.add_argument(
+        "--lint", action="store_true", help="only put the linters into VENV"
+    )
+    arguments = parser.parse_args()
+    if arguments.lint:
+        set_up_lint(arguments.venv / "bin" / "python")
+        return
+    if sys.version_info < (3, 10):
+        stop(f"{sys.executable} is Python {sys.version.split()[0]}; 3.10 is the oldest")
+    check_build_tools()
+
+    version = torch_of(sys.executable) if not arguments.torch else None
+    if version is not None and not is_supported(version):
+        say(f"this Python's torch {version} is too old for memprof (2.2 is the oldest)")
+        version = None
+    python = make_venv(arguments.venv, with_parent=version is not None)
+    there = can_import(python, list(TEST_PACKAGES))
+    missing = [TEST_PACKAGES[name] for name in TEST_PACKAGES if name not in there]
+    if missing and not pip_install(python, missing):
+        stop(f"could not install {' '.join(missing)}")
+    if arguments.torch != "none":
+        set_up_torch(python, arguments.torch)
+
+
+if __name__ == "__main__":
+    main()
