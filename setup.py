@@ -32,18 +32,15 @@ COMPILE_ARGS = [
     "-fno-strict-aliasing",
 ]
 RELEASE = ["-O2", "-g1"]
+CHECKED = ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
 BUILDS: dict[str, tuple[list[str], list[str]]] = {
     "": (RELEASE, []),
     "debug": (["-O0", "-g3", "-UNDEBUG"], []),
     "asan": (
-        ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
-        + ["-fsanitize=address,undefined"],
+        [*CHECKED, "-fsanitize=address,undefined"],
         ["-fsanitize=address,undefined"],
     ),
-    "tsan": (
-        ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
-        ["-fsanitize=thread"],
-    ),
+    "tsan": ([*CHECKED, "-fsanitize=thread"], ["-fsanitize=thread"]),
     "coverage": (["-O0", "-g", "-UNDEBUG", "--coverage"], ["--coverage"]),
 }
 

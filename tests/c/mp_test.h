@@ -99,14 +99,16 @@ const char *mp_test_path(const char *name);
         const char *mp_expected_ = (expected);                                \
         if (mp_actual_ == NULL || mp_expected_ == NULL ||                     \
             strcmp(mp_actual_, mp_expected_) != 0) {                          \
-            mp_test_fail(__FILE__, __LINE__,                                  \
-                         "%s is \"%s\", expected \"%s\"", #actual,            \
-                         mp_actual_ == NULL ? "(null)" : mp_actual_,          \
+            mp_test_fail(__FILE__, __LINE__, "%s is \"%s\", expected \"%s\"", \
+                         #actual, mp_actual_ == NULL ? "(null)" : mp_actual_, \
                          mp_expected_ == NULL ? "(null)" : mp_expected_);     \
         }                                                                     \
     } while (0)
 
-#define MP_TEST(function) {#function, function}
+#define MP_TEST(function)                                                     \
+    {                                                                         \
+#function, function                                                   \
+    }
 
 /* A constructor registers the suite, so that no list needs an edit. */
 #define MP_TEST_SUITE(noun, ...)                                              \
