@@ -88,8 +88,8 @@ demo: build
 	    name=gpt; \
 	fi; \
 	rm -f demo/$$name.memprof demo/summary.txt; \
-	$(VPY) examples/train_$$name.py --output demo/$$name.memprof && \
-	$(VPY) -m memprof summary demo/$$name.memprof > demo/summary.txt && \
+	$(VPY) examples/train_$$name.py --output demo/$$name.memprof \
+	    --summary demo/summary.txt && \
 	echo "recording: demo/$$name.memprof   summary: demo/summary.txt"
 
 test: build
@@ -216,16 +216,25 @@ if [ -n "$$missing" ]; then \
 fi
 endef
 
+# Every check runs, so that one look shows all there is to do.
 lint: $(LINT_DEPS)
 	@$(CHECK_CLANG)
-	@echo "clang-format"; clang-format --dry-run --Werror $(C_FILES)
-	@echo "clang-tidy"; printf '%s\n' $(wildcard csrc/*.c) | \
-	 xargs -P $(JOBS) -n 4 sh -c 'clang-tidy --quiet "$$@" -- -std=c11 \
-	 -D_GNU_SOURCE -Wall -Wextra -Icsrc -isystem $(PY_INCLUDE) 2>/dev/null' lint
-	@echo "ruff check"; $(VPY) -m ruff check --quiet $(PY_FILES)
-	@echo "ruff format"; $(VPY) -m ruff format --check --quiet $(PY_FILES)
-	@echo "mypy"; $(VPY) -m mypy
-	@echo "lint: clean"
+	@failed=; \
+	check() { \
+	    name=$$1; shift; echo "$$name"; "$$@" || failed="$$failed $$name,"; \
+	}; \
+	tidy() { \
+	    printf '%s\n' $(wildcard csrc/*.c) | xargs -P $(JOBS) -n 4 sh -c \
+	    'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -Wall -Wextra \
+	    -Icsrc -isystem $(PY_INCLUDE) 2>/dev/null' lint; \
+	}; \
+	check "clang-format" clang-format --dry-run --Werror $(C_FILES); \
+	check "clang-tidy" tidy; \
+	check "ruff check" $(VPY) -m ruff check --output-format concise $(PY_FILES); \
+	check "ruff format" $(VPY) -m ruff format --check $(PY_FILES); \
+	check "mypy" $(VPY) -m mypy; \
+	if [ -n "$$failed" ]; then echo "lint failed: $${failed%,}" >&2; exit 1; fi; \
+	echo "lint: clean"
 
 format: $(LINT_DEPS)
 	@$(CHECK_CLANG)

@@ -109,6 +109,7 @@ class BuildPy(build_py):
 
 compile_args, link_args = selected_build()
 setup(
+    license="Apache-2.0",
     ext_modules=[
         Extension(
             "memprof._core",

@@ -27,7 +27,6 @@ OLDEST_TORCH = (2, 2)
 TEST_PACKAGES = {
     "numpy": "numpy>=1.23",
     "setuptools": "setuptools>=68",
-    "wheel": "wheel",
     "pytest": "pytest>=7.4",
     "hypothesis": "hypothesis>=6.80",
 }
