@@ -42,28 +42,33 @@ help:
 
 # ---- environment and build ------------------------------------------------
 
-empty :=
-space := $(empty) $(empty)
 VPY := $(VENV)/bin/python
 # One stamp per choice of torch: another TORCH= sets up again.
-TORCH_TAG := $(subst /,_,$(subst $(space),_,$(strip $(TORCH))))
-DEPS := $(VENV)/.stamp-deps$(if $(TORCH_TAG),-$(TORCH_TAG))
+DEPS := $(VENV)/.stamp-deps$(if $(TORCH),-$(shell \
+	printf '%s' '$(TORCH)' | cksum | cut -d' ' -f1))
 LINT_DEPS := $(VENV)/.stamp-lint
 SHIM := $(VENV)/.stamp-shim
 EXT_SUFFIX := $(shell $(PYTHON) -c "import sysconfig; \
 	print(sysconfig.get_config_var('EXT_SUFFIX'))" 2>/dev/null)
 CORE := memprof/_core$(EXT_SUFFIX)
 
+define CHECK_PYTHON
+if [ -z "$(EXT_SUFFIX)" ]; then \
+    echo "memprof set-up: there is no $(PYTHON) that runs: package python3" \
+         "(apt-get install python3 python3-venv python3-dev)" >&2; \
+    exit 1; \
+fi
+endef
+
 $(DEPS): tools/bootstrap.py
-	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "memprof set-up: there is \
-	no $(PYTHON): package python3 (apt-get install python3 python3-venv \
-	python3-dev)" >&2; exit 1; }
+	@$(CHECK_PYTHON)
 	@$(PYTHON) tools/bootstrap.py $(VENV) --torch "$(TORCH)"
 	@rm -f $(VENV)/.stamp-deps* $(SHIM)
 	@touch $@
 
 # Order-only: a new environment is no reason to compile the core again.
 $(CORE): $(wildcard csrc/*.c csrc/*.h) setup.py | $(DEPS)
+	@$(CHECK_PYTHON)
 	@echo "building $@"
 	@$(VPY) setup.py --quiet build_ext --inplace
 	@touch $@
@@ -233,7 +238,7 @@ lint: $(LINT_DEPS)
 	check "ruff check" $(VPY) -m ruff check --output-format concise $(PY_FILES); \
 	check "ruff format" $(VPY) -m ruff format --check $(PY_FILES); \
 	check "mypy" $(VPY) -m mypy; \
-	if [ -n "$$failed" ]; then echo "lint failed: $${failed%,}" >&2; exit 1; fi; \
+	if [ -n "$$failed" ]; then echo "lint failed:$${failed%,}" >&2; exit 1; fi; \
 	echo "lint: clean"
 
 format: $(LINT_DEPS)

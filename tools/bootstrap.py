@@ -21,6 +21,7 @@ import tempfile
 import venv
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 PINNED_TORCH = "torch==2.14.1 torchvision==0.29.1"
 OLDEST_TORCH = (2, 2)
 # import name -> what pip installs
@@ -115,12 +116,14 @@ def make_venv(folder: Path, with_parent: bool) -> Path:
         say(f"making the virtual environment {folder}")
         builder = venv.EnvBuilder(system_site_packages=with_parent, symlinks=True)
         builder.create(folder)
+    code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    own = subprocess.check_output([str(python), "-c", code], text=True).strip()
+    # This checkout is importable from anywhere, examples/ above all.
+    Path(own, "_memprof_checkout.pth").write_text(f"{ROOT}\n")
     # A venv made from a venv sees the packages of the Python below both, not
-    # the parent's: name the parent's folders in a .pth file.
+    # the parent's: name the parent's folders too.
     if with_parent and sys.prefix != sys.base_prefix:
         paths = sysconfig.get_paths()
-        code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-        own = subprocess.check_output([str(python), "-c", code], text=True).strip()
         lines = sorted({paths["purelib"], paths["platlib"]})
         Path(own, "_memprof_parent.pth").write_text("\n".join(lines) + "\n")
     return python
