@@ -161,9 +161,11 @@ C_LIBS = -lz -ldl -lpthread -lm
 SANITIZE_asan = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZE_tsan = -fsanitize=thread
 
-# $(1): asan or tsan
+# $(1): asan or tsan.  The sources form an archive, so that the tests of one
+# noun link while another noun is half written.
 define C_BINARY
-OBJECTS_$(1) := $$(patsubst %.c,build/c/$(1)/%.o,$$(PLAIN_SOURCES) $$(C_TESTS))
+OBJECTS_$(1) := $$(PLAIN_SOURCES:%.c=build/c/$(1)/%.o)
+TESTS_$(1) := $$(C_TESTS:%.c=build/c/$(1)/%.o)
 
 build/c/$(1)/%.o: %.c Makefile
 	@mkdir -p $$(@D)
@@ -172,12 +174,16 @@ build/c/$(1)/%.o: %.c Makefile
 # The list of objects is a prerequisite: a removed file links again.
 build/c/$(1)/objects: FORCE
 	@mkdir -p $$(@D)
-	@echo '$$(OBJECTS_$(1))' | cmp -s - $$@ || echo '$$(OBJECTS_$(1))' > $$@
+	@echo '$$(OBJECTS_$(1)) $$(TESTS_$(1))' > $$@.new
+	@cmp -s $$@.new $$@ || cp $$@.new $$@
 
-build/c/$(1)/mp_tests: $$(OBJECTS_$(1)) build/c/$(1)/objects
-	@gcc -rdynamic $$(SANITIZE_$(1)) $$(OBJECTS_$(1)) -o $$@ $$(C_LIBS)
+build/c/$(1)/libplain.a: $$(OBJECTS_$(1)) build/c/$(1)/objects
+	@rm -f $$@; ar rcs $$@ $$(OBJECTS_$(1))
 
--include $$(OBJECTS_$(1):.o=.d)
+build/c/$(1)/mp_tests: $$(TESTS_$(1)) build/c/$(1)/libplain.a
+	@gcc -rdynamic $$(SANITIZE_$(1)) $$^ -o $$@ $$(C_LIBS)
+
+-include $$(OBJECTS_$(1):.o=.d) $$(TESTS_$(1):.o=.d)
 endef
 $(eval $(call C_BINARY,asan))
 $(eval $(call C_BINARY,tsan))

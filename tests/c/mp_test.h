@@ -21,10 +21,11 @@
  * file (test_table.c -> table), one suite a file; tests/c/test_c.py fails
  * when a file has none.
  *
- * Every .c file of tests/c (test_*.c, and helpers such as fake_*.c that define
- * what a Python-only source would have provided) is linked with every csrc
- * file that is free of Python into one plain binary.  Free of Python: the
- * text includes neither <Python.h> nor "edge.h" nor "state.h".
+ * Every .c file of tests/c (test_*.c, and helpers such as fake_*.c that
+ * define what a Python-only source would have provided) is linked with an
+ * archive of every csrc file that is free of Python, into one plain binary.
+ * Free of Python: the text includes neither <Python.h> nor "edge.h" nor
+ * "state.h".
  *
  * Each test runs in a child process of its own (main.c starts itself again),
  * so a test may leave process-wide state as it likes, a crash or a sanitizer
