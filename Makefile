@@ -149,10 +149,15 @@ core-test-all:
 
 # ---- C tests: one plain binary without Python, per sanitizer ---------------
 
-# A source belongs to the Python edge if it includes one of these; all others
-# and tests/c make the binary.
-EDGE_INCLUDE = ^[[:space:]]*\#[[:space:]]*include[[:space:]]*(<Python\.h>|"edge\.h"|"state\.h")
-PLAIN_SOURCES := $(sort $(shell grep -L -E '$(EDGE_INCLUDE)' csrc/*.c 2>/dev/null))
+# A source belongs to the Python edge if it includes <Python.h>, "edge.h",
+# "state.h" or a header that includes <Python.h> itself; all others and tests/c
+# make the binary.
+INCLUDE = ^[[:space:]]*\#[[:space:]]*include[[:space:]]*
+EDGE_HEADERS := "edge\.h"|"state\.h"$(shell \
+	grep -l -E '$(INCLUDE)<Python\.h>' csrc/*.h 2>/dev/null | \
+	sed 's,.*/,|",; s,\.,\\.,; s,$$,",' | tr -d '\n')
+PLAIN_SOURCES := $(sort $(shell \
+	grep -L -E '$(INCLUDE)(<Python\.h>|$(EDGE_HEADERS))' csrc/*.c 2>/dev/null))
 C_TESTS := $(sort $(wildcard tests/c/*.c))
 C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -fno-strict-aliasing \
           -Werror=implicit-function-declaration -Icsrc -Itests/c -g -O1 \

@@ -24,8 +24,8 @@
  * Every .c file of tests/c (test_*.c, and helpers such as fake_*.c that
  * define what a Python-only source would have provided) is linked with an
  * archive of every csrc file that is free of Python, into one plain binary.
- * Free of Python: the text includes neither <Python.h> nor "edge.h" nor
- * "state.h".
+ * Free of Python: it includes neither <Python.h> nor "edge.h" nor "state.h"
+ * nor a header that includes <Python.h>.
  *
  * Each test runs in a child process of its own (main.c starts itself again),
  * so a test may leave process-wide state as it likes, a crash or a sanitizer
