@@ -1,0 +1,681 @@
+/* pystack.c - the Python stack of the calling thread, without the GIL.
+ *
+ * Three steps, the cheapest first:
+ *
+ *   walk     code, instruction and fingerprint of every frame, into an array
+ *   share    from the outermost frame inwards, what equals the thread's last
+ *            stack keeps its stack ids
+ *   look up  the rest: (code, instruction) -> frame id in the positions
+ *            below, or out of the code object itself; then (parent, frame)
+ *            -> stack id in the intern
+ *
+ * Knows the layout of frames only through pystack_layout.h.  Everything here
+ * is a plain read of what the thread's own frames keep alive: no reference
+ * is taken, nothing of Python's is written, no Python API runs but
+ * PyGILState_GetThisThreadState(), which reads a thread-local. */
+#include "pystack.h"
+
+#include "mem.h"
+#include "pystack_layout.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One frame of a stack.  It is the same as an earlier one if all three are
+ * equal: addresses of code objects are used again. */
+typedef struct {
+    const void *code;
+    uint64_t fingerprint;
+    int32_t index;  /* in code units; 3.10: -1 before the first */
+    uint32_t stack; /* cache only */
+} level_t;
+
+struct mp_pystack_cache {
+    uint64_t salt;  /* of the intern that the ids are from */
+    uint32_t depth; /* 0: nothing known */
+    level_t levels[MP_PYSTACK_MAX_DEPTH]; /* outermost first */
+};
+
+mp_pystack_cache_t *
+mp_pystack_cache_new(void)
+{
+    return mp_calloc(1, sizeof(mp_pystack_cache_t));
+}
+
+void
+mp_pystack_cache_free(mp_pystack_cache_t *cache)
+{
+    mp_free(cache);
+}
+
+#ifdef MP_PYSTACK_UNSUPPORTED
+
+bool
+mp_pystack_init(const char **why)
+{
+    *why = MP_PYSTACK_UNSUPPORTED;
+    return false;
+}
+
+uint32_t
+mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
+{
+    (void)cache;
+    (void)intern;
+    return MP_NO_INDEX;
+}
+
+#else
+
+/* -- fingerprint: what the object at an address is ------------------------ */
+
+/* Odd numbers without pattern, to spread bits with. */
+#define MIX_A UINT64_C(0x9E3779B97F4A7C15)
+#define MIX_B UINT64_C(0xC2B2AE3D27D4EB4F)
+#define MIX_C UINT64_C(0xD6E8FEB86659FD93)
+#define MIX_D UINT64_C(0xA0761D6478BD642F)
+#define MIX_E UINT64_C(0xE7037ED1A0B428DB)
+
+/* The 8 bytes that end at END; of fewer, those there are. */
+static inline uint64_t
+last_bytes(const char *end, size_t length)
+{
+    uint64_t word = 0;
+    if (MP_LIKELY(length >= sizeof(word))) {
+        memcpy(&word, end - sizeof(word), sizeof(word));
+    }
+    else {
+        memcpy(&word, end - length, length);
+    }
+    return word;
+}
+
+/* Length, end and middle of some bytes. */
+static inline uint64_t
+sample(const char *data, size_t length)
+{
+    return (last_bytes(data + length, length) ^ length) * MIX_D +
+           last_bytes(data + length / 2, length / 2) * MIX_E;
+}
+
+/* Of a text: its hash where Python has computed it (always, for names that
+ * the compiler made), else a sample.  A hash computed later makes the object
+ * look new once, which costs one more look at it. */
+static inline uint64_t
+text_sample(PyObject *text)
+{
+    Py_hash_t hash = ((PyASCIIObject *)text)->hash;
+    if (hash != -1) {
+        return (uint64_t)hash * MIX_D;
+    }
+    if (!mp_pytext_is_ready(text)) {
+        return 0;
+    }
+    return sample((const char *)PyUnicode_DATA(text),
+                  (size_t)PyUnicode_GET_LENGTH(text) *
+                      (size_t)PyUnicode_KIND(text));
+}
+
+/* Names and files die with the code they belong to, and their addresses are
+ * used again like its own: a loop that makes and drops functions gets the
+ * same pointers each time.  So what they point to counts as well, unless the
+ * code object has a number of its own. */
+static inline uint64_t
+content_sample(const PyCodeObject *code)
+{
+    uint32_t serial = mp_pycode_serial(code);
+    if (serial != 0) {
+        return serial;
+    }
+    uint64_t content = text_sample(code->co_filename);
+    content = content * MIX_A + text_sample(mp_pycode_name(code));
+    return content * MIX_A +
+           sample(PyBytes_AS_STRING(code->co_linetable),
+                  (size_t)PyBytes_GET_SIZE(code->co_linetable));
+}
+
+/* Cheap: computed for every frame of every walk. */
+static inline uint64_t
+fingerprint(const PyCodeObject *code)
+{
+    return (uint64_t)(uintptr_t)mp_pycode_name(code) * MIX_A +
+           (uint64_t)(uintptr_t)code->co_filename * MIX_B +
+           (uint64_t)(uintptr_t)code->co_linetable * MIX_C +
+           (((uint64_t)(uint32_t)code->co_firstlineno << 32) ^
+            mp_pycode_length(code)) *
+               MIX_D +
+           content_sample(code) * MIX_E;
+}
+
+/* -- positions: (code, instruction) -> frame id --------------------------- */
+
+/* Shared by all threads, never locked, and only a cache: an entry may be
+ * overwritten, or lost while the table grows, and is then found out again.
+ * `check` is the signature of the position (address, instruction and
+ * fingerprint) with the frame mixed in: an entry that two writers left
+ * half-written, or that another object at the same address left, does not
+ * match its signature.  So each field can be read and written by itself. */
+typedef struct {
+    _Atomic uint64_t check;
+    _Atomic uint32_t tag; /* of (code, instruction); 0: empty */
+    _Atomic uint32_t frame;
+} position_t;
+
+#define WAYS 4 /* a bucket is one cache line */
+
+typedef struct positions {
+    struct positions *smaller; /* what it replaced; readers may be in there */
+    position_t *entries;
+    uint32_t mask;         /* of the bucket number */
+    _Atomic uint32_t used; /* entries, about */
+} positions_t;
+
+/* 4 Ki entries to begin with (64 KiB), 1 Mi at the most (16 MiB).  Full:
+ * new positions overwrite old ones. */
+#define FIRST_BUCKETS (UINT32_C(1) << 10)
+#define MAX_BUCKETS (UINT32_C(1) << 18)
+#define GROWTH 4
+
+/* Kept for the life of the process: a walk may be under way at any time. */
+static _Atomic(positions_t *) the_positions;
+static atomic_flag growing = ATOMIC_FLAG_INIT;
+
+static positions_t *
+positions_new(uint32_t buckets)
+{
+    const size_t line = WAYS * sizeof(position_t);
+    positions_t *table =
+        mp_calloc(1, sizeof(*table) + (size_t)buckets * line + line);
+    if (table != NULL) {
+        uintptr_t end = (uintptr_t)(table + 1);
+        table->entries = (position_t *)((end + line - 1) & ~(line - 1));
+        table->mask = buckets - 1;
+    }
+    return table;
+}
+
+static inline position_t *
+bucket_of(const positions_t *table, uint32_t tag)
+{
+    return &table->entries[(size_t)(tag & table->mask) * WAYS];
+}
+
+static inline uint64_t
+position_hash(const level_t *level)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)level->code * MIX_A +
+                    (uint64_t)(uint32_t)level->index * MIX_B;
+    hash ^= hash >> 32;
+    return hash * MIX_C;
+}
+
+static inline uint32_t
+position_tag(uint64_t hash)
+{
+    uint32_t tag = (uint32_t)(hash >> 32);
+    return tag != 0 ? tag : 1;
+}
+
+static inline uint64_t
+position_check(uint64_t signature, uint32_t frame)
+{
+    return signature ^ ((uint64_t)frame + 1) * MIX_E;
+}
+
+static uint32_t
+positions_find(uint32_t tag, uint64_t signature)
+{
+    const positions_t *table =
+        atomic_load_explicit(&the_positions, memory_order_acquire);
+    position_t *entry = bucket_of(table, tag);
+    for (int i = 0; i < WAYS; i++, entry++) {
+        if (atomic_load_explicit(&entry->tag, memory_order_relaxed) != tag) {
+            continue;
+        }
+        uint32_t frame =
+            atomic_load_explicit(&entry->frame, memory_order_relaxed);
+        if (atomic_load_explicit(&entry->check, memory_order_relaxed) ==
+            position_check(signature, frame)) {
+            return frame;
+        }
+    }
+    return MP_NO_INDEX;
+}
+
+/* The entry to write TAG into: its own, an empty one, or NULL. */
+static position_t *
+entry_for(const positions_t *table, uint32_t tag)
+{
+    position_t *bucket = bucket_of(table, tag);
+    position_t *empty = NULL;
+    for (int i = 0; i < WAYS; i++) {
+        uint32_t there =
+            atomic_load_explicit(&bucket[i].tag, memory_order_relaxed);
+        if (there == tag) {
+            return &bucket[i];
+        }
+        if (there == 0 && empty == NULL) {
+            empty = &bucket[i];
+        }
+    }
+    return empty;
+}
+
+static void
+entry_set(positions_t *table, position_t *entry, uint32_t tag, uint64_t check,
+          uint32_t frame)
+{
+    if (atomic_load_explicit(&entry->tag, memory_order_relaxed) == 0) {
+        atomic_fetch_add_explicit(&table->used, 1, memory_order_relaxed);
+    }
+    atomic_store_explicit(&entry->check, check, memory_order_relaxed);
+    atomic_store_explicit(&entry->frame, frame, memory_order_relaxed);
+    atomic_store_explicit(&entry->tag, tag, memory_order_relaxed);
+}
+
+/* A larger table in place of TABLE, unless another thread is at it, memory
+ * is out or the table is as large as it gets. */
+static void
+positions_grow(positions_t *table)
+{
+    if (table->mask + 1 >= MAX_BUCKETS ||
+        atomic_flag_test_and_set_explicit(&growing, memory_order_acquire)) {
+        return;
+    }
+    if (atomic_load_explicit(&the_positions, memory_order_relaxed) == table) {
+        positions_t *larger = positions_new((table->mask + 1) * GROWTH);
+        if (larger != NULL) {
+            for (size_t i = 0; i < ((size_t)table->mask + 1) * WAYS; i++) {
+                position_t *from = &table->entries[i];
+                uint32_t tag =
+                    atomic_load_explicit(&from->tag, memory_order_relaxed);
+                position_t *entry = tag != 0 ? entry_for(larger, tag) : NULL;
+                if (entry != NULL) {
+                    entry_set(larger, entry, tag,
+                              atomic_load_explicit(&from->check,
+                                                   memory_order_relaxed),
+                              atomic_load_explicit(&from->frame,
+                                                   memory_order_relaxed));
+                }
+            }
+            larger->smaller = table;
+            atomic_store_explicit(&the_positions, larger,
+                                  memory_order_release);
+        }
+    }
+    atomic_flag_clear_explicit(&growing, memory_order_release);
+}
+
+static void
+positions_put(uint32_t tag, uint64_t signature, uint32_t frame)
+{
+    positions_t *table =
+        atomic_load_explicit(&the_positions, memory_order_acquire);
+    position_t *entry = entry_for(table, tag);
+    if (entry == NULL) {
+        /* A crowded bucket in an empty table is chance; else grow. */
+        uint32_t used =
+            atomic_load_explicit(&table->used, memory_order_relaxed);
+        if (used >= table->mask + 1) {
+            positions_grow(table);
+            table = atomic_load_explicit(&the_positions, memory_order_acquire);
+            entry = entry_for(table, tag);
+        }
+    }
+    if (entry == NULL) {
+        entry = bucket_of(table, tag) + (signature >> 32) % WAYS;
+    }
+    entry_set(table, entry, tag, position_check(signature, frame), frame);
+}
+
+/* -- text: from Python's strings to UTF-8 --------------------------------- */
+
+static size_t
+utf8_put(char *out, uint32_t character)
+{
+    if (character < 0x80) {
+        out[0] = (char)character;
+        return 1;
+    }
+    if (character < 0x800) {
+        out[0] = (char)(0xC0 | character >> 6);
+        out[1] = (char)(0x80 | (character & 0x3F));
+        return 2;
+    }
+    if (character >= 0xD800 && character < 0xE000) {
+        character = 0xFFFD; /* half of a pair, as in undecodable file names */
+    }
+    if (character < 0x10000) {
+        out[0] = (char)(0xE0 | character >> 12);
+        out[1] = (char)(0x80 | (character >> 6 & 0x3F));
+        out[2] = (char)(0x80 | (character & 0x3F));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | character >> 18);
+    out[1] = (char)(0x80 | (character >> 12 & 0x3F));
+    out[2] = (char)(0x80 | (character >> 6 & 0x3F));
+    out[3] = (char)(0x80 | (character & 0x3F));
+    return 4;
+}
+
+/* The id of a Python text.  Not PyUnicode_AsUTF8(), which needs the GIL: it
+ * stores what it made in the string. */
+static uint32_t
+intern_text(mp_intern_t *intern, PyObject *text)
+{
+    if (!mp_pytext_is_ready(text)) {
+        return mp_intern_string(intern, "?", 1);
+    }
+    size_t length = (size_t)PyUnicode_GET_LENGTH(text);
+    int kind = (int)PyUnicode_KIND(text);
+    const void *data = PyUnicode_DATA(text);
+    if (PyUnicode_IS_ASCII(text)) {
+        return mp_intern_string(intern, data, length);
+    }
+    char small[512] = "";
+    char *utf8 = small;
+    if (length > sizeof(small) / 4) {
+        utf8 = mp_calloc(length, 4);
+        if (utf8 == NULL) {
+            return MP_NO_INDEX;
+        }
+    }
+    size_t size = 0;
+    for (size_t i = 0; i < length; i++) {
+        size +=
+            utf8_put(utf8 + size, PyUnicode_READ(kind, data, (Py_ssize_t)i));
+    }
+    uint32_t id = mp_intern_string(intern, utf8, size);
+    if (utf8 != small) {
+        mp_free(utf8);
+    }
+    return id;
+}
+
+/* -- lines: from an instruction to a line number -------------------------- */
+
+/* Not PyCode_Addr2Line(), which may use an array that another thread is
+ * about to build.  0: the instruction belongs to no line. */
+
+#if PY_VERSION_HEX >= 0x030B0000
+
+/* The location table: entries of a first byte with its high bit set (kind in
+ * bits 3-6, length less one in bits 0-2) and more bytes without it. */
+enum {
+    LINE_PLUS_0 = 10, /* to 12: the next 0, 1 or 2 lines */
+    LINE_PLUS_2 = 12,
+    LINE_NO_COLUMNS = 13,
+    LINE_LONG = 14,
+    LINE_NONE = 15,
+};
+
+/* A signed number: 6 bits a byte, lowest first, bit 6 says that more follow;
+ * bit 0 of the whole is the sign. */
+static int64_t
+read_delta(const uint8_t *at, const uint8_t *end)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; at < end && shift < 36; shift += 6) {
+        value |= (uint64_t)(*at & 0x3F) << shift;
+        if ((*at++ & 0x40) == 0) {
+            break;
+        }
+    }
+    int64_t magnitude = (int64_t)(value >> 1);
+    return (value & 1) != 0 ? -magnitude : magnitude;
+}
+
+static uint32_t
+line_of(const PyCodeObject *code, int32_t index)
+{
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(code->co_linetable);
+    const uint8_t *end = at + PyBytes_GET_SIZE(code->co_linetable);
+    int64_t line = code->co_firstlineno;
+    int64_t next = 0; /* first instruction after the entry */
+    while (at < end && index >= 0) {
+        int kind = *at >> 3 & 15;
+        next += (*at++ & 7) + 1;
+        if (kind == LINE_NO_COLUMNS || kind == LINE_LONG) {
+            line += read_delta(at, end);
+        }
+        else if (kind >= LINE_PLUS_0 && kind <= LINE_PLUS_2) {
+            line += kind - LINE_PLUS_0;
+        }
+        if (index < next) {
+            return kind != LINE_NONE && line > 0 ? (uint32_t)line : 0;
+        }
+        while (at < end && (*at & 0x80) == 0) {
+            at++;
+        }
+    }
+    return index < 0 && line > 0 ? (uint32_t)line : 0;
+}
+
+#else /* 3.10, PEP 626 */
+
+/* Pairs of bytes: how far the entry reaches (in bytes of bytecode), and the
+ * signed step to its line; -128: it has none. */
+static uint32_t
+line_of(const PyCodeObject *code, int32_t index)
+{
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(code->co_linetable);
+    const uint8_t *end = at + PyBytes_GET_SIZE(code->co_linetable);
+    int64_t line = code->co_firstlineno;
+    int64_t next = 0;
+    int64_t offset = (int64_t)index * 2;
+    for (; end - at >= 2 && index >= 0; at += 2) {
+        int step = (int8_t)at[1];
+        next += at[0];
+        line += step != -128 ? step : 0;
+        if (offset < next) {
+            return step != -128 && line > 0 ? (uint32_t)line : 0;
+        }
+    }
+    return index < 0 && line > 0 ? (uint32_t)line : 0;
+}
+
+#endif
+
+/* -- interns: whose ids are they? ----------------------------------------- */
+
+/* Ids kept here and in the threads' caches are those of one intern.  Another
+ * one has another address or, at the address of a dead one, fewer frames
+ * than were handed out: then everything known is void, by a new epoch. */
+static atomic_uint the_epoch;
+static atomic_uint frames_known; /* highest frame id handed out, plus one */
+
+static inline uint64_t
+salt_of(const mp_intern_t *intern)
+{
+    /* In this order: a frame is in its intern before it is known here. */
+    uint32_t known = atomic_load_explicit(&frames_known, memory_order_acquire);
+    if (MP_UNLIKELY(mp_intern_frames(intern) < known)) {
+        atomic_store_explicit(&frames_known, 0, memory_order_relaxed);
+        atomic_fetch_add_explicit(&the_epoch, 1, memory_order_relaxed);
+    }
+    uint32_t epoch = atomic_load_explicit(&the_epoch, memory_order_relaxed);
+    return (uint64_t)(uintptr_t)intern * MIX_B + (uint64_t)epoch * MIX_C;
+}
+
+static void
+note_frame(uint32_t frame)
+{
+    uint32_t known = atomic_load_explicit(&frames_known, memory_order_relaxed);
+    while (frame >= known && !atomic_compare_exchange_weak_explicit(
+                                 &frames_known, &known, frame + 1,
+                                 memory_order_release, memory_order_relaxed)) {
+    }
+}
+
+/* -- the walk ------------------------------------------------------------- */
+
+static atomic_bool ready;
+static PyInterpreterState *main_interpreter; /* set before `ready` */
+
+/* The frame of a position, out of the code object: its first sight. */
+static uint32_t
+resolve(mp_intern_t *intern, const level_t *level)
+{
+    const PyCodeObject *code = level->code;
+    uint32_t function = intern_text(intern, mp_pycode_name(code));
+    uint32_t file = intern_text(intern, code->co_filename);
+    if (function == MP_NO_INDEX || file == MP_NO_INDEX) {
+        return MP_NO_INDEX;
+    }
+    return mp_intern_frame(intern, function, file,
+                           line_of(code, level->index));
+}
+
+static uint32_t
+frame_of(mp_intern_t *intern, uint64_t salt, const level_t *level)
+{
+    uint64_t hash = position_hash(level);
+    uint32_t tag = position_tag(hash);
+    uint64_t signature = hash + level->fingerprint * MIX_A + salt;
+    uint32_t frame = positions_find(tag, signature);
+    if (MP_UNLIKELY(frame == MP_NO_INDEX)) {
+        frame = resolve(intern, level);
+        if (frame != MP_NO_INDEX) {
+            note_frame(frame);
+            positions_put(tag, signature, frame);
+        }
+    }
+    return frame;
+}
+
+/* The frames of a thread into LEVELS, innermost first; how many. */
+static uint32_t
+walk(const PyThreadState *thread, level_t *levels)
+{
+    uint32_t count = 0;
+    const mp_pyframe_t *frame = mp_pyframe_first(thread);
+    for (; frame != NULL && count < MP_PYSTACK_MAX_DEPTH;
+         frame = mp_pyframe_next(frame)) {
+        const PyCodeObject *code = mp_pyframe_code(frame);
+        if (code == NULL) {
+            continue;
+        }
+        levels[count].code = code;
+        levels[count].fingerprint = fingerprint(code);
+        levels[count].index = mp_pyframe_index(frame, code);
+        count++;
+    }
+    return count;
+}
+
+uint32_t
+mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
+{
+    if (!atomic_load_explicit(&ready, memory_order_acquire)) {
+        return MP_NO_INDEX;
+    }
+    /* Not PyThreadState_GetUnchecked() and its like: NULL, or another
+     * thread's, while this thread does not hold the GIL. */
+    const PyThreadState *thread = PyGILState_GetThisThreadState();
+    if (thread == NULL || thread->interp != main_interpreter) {
+        return MP_NO_INDEX;
+    }
+    level_t levels[MP_PYSTACK_MAX_DEPTH]; /* innermost first */
+    uint32_t count = walk(thread, levels);
+
+    uint64_t salt = salt_of(intern);
+    if (MP_UNLIKELY(cache->salt != salt)) {
+        cache->salt = salt;
+        cache->depth = 0;
+    }
+    uint32_t most = count < cache->depth ? count : cache->depth;
+    uint32_t shared = 0;
+    for (; shared < most; shared++) {
+        const level_t *now = &levels[count - 1 - shared];
+        const level_t *last = &cache->levels[shared];
+        if (now->code != last->code || now->index != last->index ||
+            now->fingerprint != last->fingerprint) {
+            break;
+        }
+    }
+
+    uint32_t stack =
+        shared > 0 ? cache->levels[shared - 1].stack : MP_NO_INDEX;
+    for (uint32_t i = shared; i < count; i++) {
+        level_t *level = &levels[count - 1 - i];
+        uint32_t frame = frame_of(intern, salt, level);
+        stack = frame != MP_NO_INDEX ? mp_intern_stack(intern, stack, frame)
+                                     : MP_NO_INDEX;
+        if (stack == MP_NO_INDEX) {
+            cache->depth = i;
+            return MP_NO_INDEX;
+        }
+        level->stack = stack;
+        cache->levels[i] = *level;
+    }
+    cache->depth = count;
+    return stack;
+}
+
+/* -- start ---------------------------------------------------------------- */
+
+/* The calling thread's stack, read both ways: by the walk and by the public
+ * API.  Holds the GIL, so the API may make its frame objects. */
+static bool
+walk_agrees(PyThreadState *thread)
+{
+    level_t levels[MP_PYSTACK_MAX_DEPTH];
+    uint32_t count = walk(thread, levels);
+    uint32_t seen = 0;
+    bool same = true;
+    PyFrameObject *frame = PyThreadState_GetFrame(thread);
+    while (frame != NULL && same && seen < MP_PYSTACK_MAX_DEPTH) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+#if PY_VERSION_HEX >= 0x030B0000
+        int offset = PyFrame_GetLasti(frame);
+#else
+        int offset = frame->f_lasti * 2;
+#endif
+        int line = PyCode_Addr2Line(code, offset);
+        same = seen < count && levels[seen].code == code &&
+               line_of(code, levels[seen].index) ==
+                   (uint32_t)(line > 0 ? line : 0);
+        seen++;
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    return same && seen == count;
+}
+
+bool
+mp_pystack_init(const char **why)
+{
+    int major = 0;
+    int minor = 0;
+    if (sscanf(Py_GetVersion(), "%d.%d", &major, &minor) != 2 ||
+        major != PY_MAJOR_VERSION || minor != PY_MINOR_VERSION) {
+        *why = "this memprof was compiled for Python " PY_VERSION;
+        return false;
+    }
+    if (!mp_pystack_offsets_match()) {
+        *why = "this Python keeps its frames elsewhere than the " PY_VERSION
+               " that memprof was compiled for";
+        return false;
+    }
+    if (!walk_agrees(PyThreadState_Get())) {
+        *why = "the frames of this Python do not read as its own traceback";
+        return false;
+    }
+    if (atomic_load_explicit(&the_positions, memory_order_relaxed) == NULL) {
+        positions_t *table = positions_new(FIRST_BUCKETS);
+        if (table == NULL) {
+            *why = "out of memory";
+            return false;
+        }
+        atomic_store_explicit(&the_positions, table, memory_order_release);
+    }
+    main_interpreter = PyInterpreterState_Main();
+    atomic_store_explicit(&ready, true, memory_order_release);
+    return true;
+}
+
+#endif
