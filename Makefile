@@ -73,7 +73,7 @@ $(CORE): $(wildcard csrc/*.c csrc/*.h) setup.py | $(DEPS)
 	@$(VPY) setup.py --quiet build_ext --inplace
 	@touch $@
 
-$(SHIM): $(wildcard csrc/shim/* memprof/shim/*.py) $(DEPS) \
+$(SHIM): $(shell find csrc/shim memprof/shim/*.py -type f 2>/dev/null) $(DEPS) \
          csrc/shim_api.h csrc/event.h csrc/common.h | $(CORE)
 	@echo "building the torch shim"
 	@$(VPY) -m memprof.shim build --into memprof/shim

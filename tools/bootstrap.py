@@ -11,7 +11,6 @@ Standard library only: this runs before anything is installed.
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
 import subprocess
@@ -33,9 +32,6 @@ TEST_PACKAGES = {
 }
 # Pinned, so that a newer linter does not turn a green tree red.
 LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}
-# The shim includes CUDA headers; a CPU-only torch brings none, and torch's own
-# dependencies lack crt/.  13 MB, without the libraries they would depend on.
-CUDA_HEADERS = ["nvidia-cuda-runtime==13.0.*", "nvidia-cuda-crt==13.0.*"]
 
 
 def say(text: str) -> None:
@@ -142,30 +138,13 @@ def ensure_pip(python: Path) -> None:
         )
 
 
-def pip_install(python: Path, wanted: list[str], *options: str) -> bool:
+def pip_install(python: Path, wanted: list[str]) -> bool:
     """Install WANTED; return whether it worked."""
     ensure_pip(python)
     say(f"installing {' '.join(wanted)}")
     command = [str(python), "-m", "pip", "install", "--quiet"]
-    command += ["--disable-pip-version-check", *options, *wanted]
+    command += ["--disable-pip-version-check", *wanted]
     return subprocess.run(command).returncode == 0
-
-
-def has_cuda_headers(python: Path) -> bool:
-    """Return whether complete CUDA headers lie where the shim's build looks."""
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    code = (
-        "import nvidia, pathlib\n"
-        "for root in nvidia.__path__:\n"
-        "    print(*pathlib.Path(root).glob('*/include'), sep='\\n')"
-    )
-    command = [str(python), "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True)
-    packaged = [Path(line) for line in done.stdout.split()]
-    needed = ("cuda_runtime.h", "crt/host_config.h")
-    if all((Path(home, "include") / name).exists() for name in needed):
-        return True
-    return all(any((p / name).exists() for p in packaged) for name in needed)
 
 
 def set_up_torch(python: Path, wanted: str) -> None:
@@ -180,10 +159,6 @@ def set_up_torch(python: Path, wanted: str) -> None:
         stop(f"could not install {PINNED_TORCH}")
     if not can_import(python, ["torchvision"]):
         say("no torchvision here: what needs it is left out")
-    if not has_cuda_headers(python):
-        options = ("--no-deps", "--retries", "1")
-        if not pip_install(python, CUDA_HEADERS, *options):
-            say("no CUDA headers: the torch shim may not compile")
 
 
 def set_up_lint(python: Path) -> None:
