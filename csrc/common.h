@@ -30,7 +30,7 @@ typedef enum {
 #define X(name, text) MP_##name,
     MP_STATUS_LIST(X)
 #undef X
-        MP_STATUS_COUNT
+    MP_STATUS_COUNT
 } mp_status_t;
 
 #define MP_ARRAY_LENGTH(array) (sizeof(array) / sizeof((array)[0]))

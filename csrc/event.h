@@ -75,12 +75,12 @@ typedef enum {
 } mp_role_t;
 
 /* mp_event_t.flags */
-#define MP_FLAG_GRAD_MODE 0x01u /* autograd was recording */
-#define MP_FLAG_IN_MODULE 0x02u /* inside a module's forward */
-#define MP_FLAG_RECOMPUTE 0x04u /* a forward inside a backward */
-#define MP_FLAG_PENDING 0x08u   /* SEED_BLOCK: free requested, not done */
+#define MP_FLAG_GRAD_MODE 0x01u   /* autograd was recording */
+#define MP_FLAG_IN_MODULE 0x02u   /* inside a module's forward */
+#define MP_FLAG_RECOMPUTE 0x04u   /* a forward inside a backward */
+#define MP_FLAG_PENDING 0x08u     /* SEED_BLOCK: free requested, not done */
 #define MP_FLAG_BACKWARD_OP 0x10u /* OP_*: the scope is a backward node */
-#define MP_FLAG_IN_OP 0x20u     /* op_instance names a running op */
+#define MP_FLAG_IN_OP 0x20u       /* op_instance names a running op */
 
 #define MP_DEVICE_CPU (-1)
 
@@ -89,22 +89,22 @@ typedef enum {
  * value are MP_NO_INDEX. */
 typedef struct {
     uint64_t addr;
-    uint64_t size; /* bytes; see the table below */
-    int64_t time_ns; /* CLOCK_MONOTONIC */
-    uint64_t stream; /* the driver's handle; 0: default stream, or CPU */
-    uint32_t thread; /* kernel thread id */
-    uint32_t op;     /* string id: the innermost op that is not a mere
-                        allocator (aten::empty and its kin) */
-    uint32_t module; /* string id: qualified name */
-    uint32_t stack;  /* stack id */
-    int32_t step;    /* filled in by the session as it drains the log */
+    uint64_t size;        /* bytes; see the table below */
+    int64_t time_ns;      /* CLOCK_MONOTONIC */
+    uint64_t stream;      /* the driver's handle; 0: default stream, or CPU */
+    uint32_t thread;      /* kernel thread id */
+    uint32_t op;          /* string id: the innermost op that is not a mere
+                             allocator (aten::empty and its kin) */
+    uint32_t module;      /* string id: qualified name */
+    uint32_t stack;       /* stack id */
+    int32_t step;         /* filled in by the session as it drains the log */
     uint32_t op_instance; /* counts the outermost ops of the process's
                              threads: equal only inside one run of one op */
-    uint8_t kind;    /* mp_event_kind_t */
-    uint8_t phase;   /* mp_phase_t */
-    int16_t device;  /* CUDA index, or MP_DEVICE_CPU */
-    uint16_t pool;   /* index of the memory pool; 0: default */
-    uint16_t flags;  /* MP_FLAG_* */
+    uint8_t kind;         /* mp_event_kind_t */
+    uint8_t phase;        /* mp_phase_t */
+    int16_t device;       /* CUDA index, or MP_DEVICE_CPU */
+    uint16_t pool;        /* index of the memory pool; 0: default */
+    uint16_t flags;       /* MP_FLAG_* */
 } mp_event_t;
 
 #if !defined(__cplusplus)
@@ -143,8 +143,8 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
 static inline bool
 mp_event_is_memory(uint8_t kind)
 {
-    return (kind >= MP_EVENT_ALLOC && kind <= MP_EVENT_OTHER)
-           || kind >= MP_EVENT_SEED_SEGMENT;
+    return (kind >= MP_EVENT_ALLOC && kind <= MP_EVENT_OTHER) ||
+           kind >= MP_EVENT_SEED_SEGMENT;
 }
 
 #endif

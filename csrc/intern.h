@@ -31,16 +31,15 @@ typedef struct {
 } mp_stack_t;
 
 mp_status_t mp_intern_new(mp_intern_t **out);
-void        mp_intern_free(mp_intern_t *intern); /* accepts NULL */
+void mp_intern_free(mp_intern_t *intern); /* accepts NULL */
 
 /* The id of a record, added if new.  MP_NO_INDEX: out of memory, or an id
  * argument that does not exist; nothing is changed then. */
 uint32_t mp_intern_string(mp_intern_t *intern, const char *text,
                           size_t length);
-uint32_t mp_intern_frame(mp_intern_t *intern, uint32_t function,
-                         uint32_t file, uint32_t line);
-uint32_t mp_intern_stack(mp_intern_t *intern, uint32_t parent,
-                         uint32_t frame);
+uint32_t mp_intern_frame(mp_intern_t *intern, uint32_t function, uint32_t file,
+                         uint32_t line);
+uint32_t mp_intern_stack(mp_intern_t *intern, uint32_t parent, uint32_t frame);
 
 /* How many there are.  Every id below the count may be read. */
 uint32_t mp_intern_strings(const mp_intern_t *intern);
@@ -49,8 +48,8 @@ uint32_t mp_intern_stacks(const mp_intern_t *intern);
 
 /* Read a record; false if the id does not exist.  The text lives as long as
  * the intern. */
-bool mp_intern_text(const mp_intern_t *intern, uint32_t id,
-                    const char **text, size_t *length);
+bool mp_intern_text(const mp_intern_t *intern, uint32_t id, const char **text,
+                    size_t *length);
 bool mp_intern_get_frame(const mp_intern_t *intern, uint32_t id,
                          mp_frame_t *frame);
 bool mp_intern_get_stack(const mp_intern_t *intern, uint32_t id,

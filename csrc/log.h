@@ -15,7 +15,7 @@ typedef struct mp_log mp_log_t;
 /* BUDGET_BYTES is rounded up to a power of two of events, at least 1024.
  * They cost memory once they have been written to. */
 mp_status_t mp_log_new(size_t budget_bytes, mp_log_t **out);
-void        mp_log_free(mp_log_t *log); /* accepts NULL */
+void mp_log_free(mp_log_t *log); /* accepts NULL */
 
 /* Append COUNT events, all or none, as one.  False: full; they are counted
  * as dropped.  *HALF_FULL (may be NULL): whether this append made the log

@@ -10,13 +10,13 @@
  * mp_realloc adds at the end is not zeroed. */
 void *mp_calloc(size_t count, size_t size);  /* NULL: out of memory */
 void *mp_realloc(void *memory, size_t size); /* NULL: unchanged */
-void  mp_free(void *memory);                 /* accepts NULL */
+void mp_free(void *memory);                  /* accepts NULL */
 
 /* Address space of BYTES bytes whose pages cost nothing until touched.  The
  * address never changes, so readers may look while the owner appends.
  * NULL: the address space is not to be had. */
 void *mp_reserve(size_t bytes);
-void  mp_unreserve(void *memory, size_t bytes); /* accepts NULL */
+void mp_unreserve(void *memory, size_t bytes); /* accepts NULL */
 
 /* Bytes held through mp_calloc/mp_realloc right now (not reservations). */
 size_t mp_mem_bytes(void);

@@ -6,10 +6,10 @@
 #ifndef MP_SYNC_H
 #define MP_SYNC_H
 
+#include "common.h"
+
 #include <sched.h>
 #include <stdatomic.h>
-
-#include "common.h"
 
 typedef struct {
     atomic_uint held;
@@ -19,9 +19,9 @@ static inline void
 mp_spin_lock(mp_spin_t *lock)
 {
     for (unsigned tries = 0;; tries++) {
-        if (atomic_load_explicit(&lock->held, memory_order_relaxed) == 0
-            && atomic_exchange_explicit(&lock->held, 1, memory_order_acquire)
-                   == 0) {
+        if (atomic_load_explicit(&lock->held, memory_order_relaxed) == 0 &&
+            atomic_exchange_explicit(&lock->held, 1, memory_order_acquire) ==
+                0) {
             return;
         }
         if (tries < 64) {

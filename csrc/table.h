@@ -12,7 +12,7 @@ typedef struct mp_table mp_table_t; /* layout private to table.c */
 
 /* Room for CAPACITY_HINT addresses before it grows.  NULL: out of memory. */
 mp_table_t *mp_table_new(size_t capacity_hint);
-void        mp_table_free(mp_table_t *table); /* accepts NULL */
+void mp_table_free(mp_table_t *table); /* accepts NULL */
 
 /* Map ADDR (any value) to INDEX (any value but MP_NO_INDEX).  *PREVIOUS gets
  * the index it replaced, or MP_NO_INDEX.  On MP_ERR_NOMEM the table is
