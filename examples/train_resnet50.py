@@ -19,10 +19,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import memprof
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import memprof
 
 try:
     from torchvision.models import resnet50
