@@ -1,0 +1,55 @@
+"""memprof: what filled the memory of a PyTorch program, and which line did.
+
+    with memprof.profile() as prof:
+        train_step(batch)
+    print(prof.summary())
+
+Importing memprof imports neither torch nor NumPy; the names below load what
+they need when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memprof._version import __version__
+from memprof.errors import MemprofError, ShimError
+from memprof.profiler import profile
+from memprof.schedule import schedule
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torch.profiler import ProfilerActivity, record_function
+
+    from memprof.moment import Moment
+    from memprof.recording import Frame, Recording, Timeline, load
+    from memprof.schedule import ProfilerAction
+
+__all__ = [
+    "Frame",
+    "MemprofError",
+    "Moment",
+    "ProfilerAction",
+    "ProfilerActivity",
+    "Recording",
+    "ShimError",
+    "Timeline",
+    "__version__",
+    "load",
+    "profile",
+    "record_function",
+    "schedule",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load one of the names above when it is first used."""
+    from memprof._lazy import find
+
+    return find(name)
+
+
+def __dir__() -> list[str]:
+    """List what is there, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,50 @@
+"""What a profile needs from whoever follows memory for it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from memprof import _core
+
+
+class Follower(Protocol):
+    """Follows every block from ``start`` to ``stop``; windows are recorded."""
+
+    def start(self) -> None:
+        """Begin to follow.
+
+        Raises:
+            MemprofError: It cannot be done; names what is missing. Nothing of
+                it is left behind then.
+        """
+
+    def step(self, number: int) -> None:
+        """Step NUMBER begins."""
+
+    def window_begin(self, path: str | None) -> None:
+        """Record from here on, into the file PATH too if one is given.
+
+        Raises:
+            OSError: PATH cannot be created. No window is open then.
+        """
+
+    def window_end(self) -> _core.Recording:
+        """Return what the window held; a streamed file is left open."""
+
+    def snapshot(self) -> _core.Recording:
+        """Return a copy of what the open window holds so far."""
+
+    def stop(self) -> None:
+        """Follow no longer; every hook that nobody else needs is gone."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the recording's info says of the sources.
+
+        ``sources`` (name -> ``{"live": bool, "why": text}``), ``shim``,
+        ``seeded``, ``own`` (bytes, events, dropped) and ``followed_steps``.
+        """
+
+
+def source(why: str | None = None) -> dict[str, Any]:
+    """Return the fact that a source is live, or why it is not."""
+    return {"live": why is None, "why": why or ""}

@@ -1,0 +1,107 @@
+"""Modules, optimizers and tensors that Python's garbage collector knows.
+
+Goes by ``type(object)`` alone: ``isinstance`` would run the code of proxies
+and half-made objects that lie about everywhere.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, NamedTuple
+
+_NOTHING, _MODULE, _OPTIMIZER, _TENSOR = range(4)
+
+
+class Found(NamedTuple):
+    """Strong references: drop them soon."""
+
+    modules: list[Any]
+    optimizers: list[Any]
+    tensors: list[Any]
+
+
+def look(torch: Any) -> Found:
+    """Return what there is now, about 0.25 us an object that is tracked.
+
+    Args:
+        torch: The module ``torch``.
+    """
+    bases = (
+        (torch.Tensor, _TENSOR),
+        (torch.nn.Module, _MODULE),
+        (torch.optim.Optimizer, _OPTIMIZER),
+    )
+    kinds: dict[type, int] = {}
+    found = Found([], [], [])
+    lists: dict[int, list[Any]] = {
+        _MODULE: found.modules,
+        _OPTIMIZER: found.optimizers,
+        _TENSOR: found.tensors,
+    }
+    for item in gc.get_objects():
+        cls = type(item)
+        kind = kinds.get(cls)
+        if kind is None:
+            kind = next((k for base, k in bases if issubclass(cls, base)), _NOTHING)
+            kinds[cls] = kind
+        if kind:
+            lists[kind].append(item)
+    return found
+
+
+def roots(modules: list[Any]) -> list[Any]:
+    """Return the modules that are no other's submodule, the largest first.
+
+    Size is that of their parameters, in elements: the model that a program is
+    about comes before its losses and metrics.
+    """
+    inner: set[int] = set()
+    for module in modules:
+        inner.update(id(child) for _, child in children(module))
+    outer = [module for module in modules if id(module) not in inner]
+    return sorted(outer, key=_elements, reverse=True)
+
+
+def _elements(root: Any) -> int:
+    total = 0
+    for _, module in submodules(root):
+        for _, parameter in tensors(module, "_parameters"):
+            try:
+                total += int(parameter.numel())
+            except Exception:  # a lazy parameter has no size yet
+                pass
+    return total
+
+
+def children(module: Any) -> list[tuple[str, Any]]:
+    """Return (name, submodule) pairs; empty for a module that is half made."""
+    return tensors(module, "_modules")
+
+
+def tensors(module: Any, table: str) -> list[tuple[str, Any]]:
+    """Return the entries of ``_parameters``, ``_buffers`` or ``_modules``.
+
+    Reads the table itself: ``named_parameters`` and its kin are overridden by
+    wrappers, and ``getattr`` on a module may run anything.
+    """
+    try:
+        return [(k, v) for k, v in module.__dict__[table].items() if v is not None]
+    except Exception:  # half made, scripted, or changed under us
+        return []
+
+
+def submodules(root: Any) -> list[tuple[str, Any]]:
+    """Return what ``root.named_modules()`` would: qualified name and module."""
+    seen: set[int] = set()
+    found: list[tuple[str, Any]] = []
+    waiting = [("", root)]
+    while waiting:
+        path, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        found.append((path, module))
+        prefix = path + "." if path else ""
+        below = [(prefix + name, child) for name, child in children(module)]
+        waiting.extend(reversed(below))
+    return found

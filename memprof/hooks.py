@@ -1,0 +1,221 @@
+"""What memprof hangs into torch's Python side while somebody records.
+
+One set for the process, however many profiles run: hooks on modules, on
+optimizers and on parameters. The last profile to stop takes them all off.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from typing import Any
+
+from memprof import _core, heap
+from memprof.modules import Names
+from memprof.roles import Marked, Roles
+
+
+class Hooks:
+    """The process's hooks and what they have learnt of models."""
+
+    def __init__(self) -> None:
+        """Hang nothing up yet."""
+        self._lock = threading.RLock()
+        self._holders = 0
+        self._with_modules = 0
+        self._handles: list[Any] = []
+        self._module_handles: list[Any] = []
+        self._dynamo_told = False
+        self.names = Names()
+        self.roles = Roles(self.names)
+
+    # -- on and off ------------------------------------------------------------
+
+    def acquire(self, torch: Any, modules: bool) -> None:
+        """Hang the hooks up, if nobody has yet.
+
+        Args:
+            torch: The module ``torch``.
+            modules: Whether this profile wants to know of modules.
+        """
+        with self._lock:
+            self._holders += 1
+            self._with_modules += modules
+            try:
+                if not self._handles:
+                    self._hang_common(torch)
+                if modules and not self._module_handles:
+                    self._hang_modules(torch)
+            except BaseException:
+                self.release(modules)
+                raise
+
+    def release(self, modules: bool) -> None:
+        """Undo one ``acquire``; the last one takes everything off."""
+        with self._lock:
+            self._holders -= 1
+            self._with_modules -= modules
+            if self._with_modules <= 0:
+                _remove(self._module_handles)
+            if self._holders <= 0:
+                self._take_off()
+
+    def _hang_common(self, torch: Any) -> None:
+        _core.set_callbacks(
+            torch.Tensor, self._root_module_runs, self._optimizer_state_came
+        )
+        optimizer = torch.optim.optimizer
+        self._handles += [
+            optimizer.register_optimizer_step_pre_hook(_core.optimizer_pre_hook),
+            optimizer.register_optimizer_step_post_hook(_core.optimizer_post_hook),
+        ]
+
+    def _hang_modules(self, torch: Any) -> None:
+        self.tell_dynamo()
+        module = torch.nn.modules.module
+        before = module.register_module_forward_pre_hook
+        after = module.register_module_forward_hook
+        options = {"always_call": True, "with_kwargs": False}
+        known = inspect.signature(after).parameters
+        options = {name: value for name, value in options.items() if name in known}
+        self._module_handles += [
+            before(_core.module_pre_hook),
+            after(_core.module_hook, **options),
+        ]
+
+    def _take_off(self) -> None:
+        self._holders = self._with_modules = 0
+        _remove(self._module_handles)
+        _remove(self._handles)
+        self.roles.clear()
+        self.names.clear()
+        _core.set_callbacks(None, None, None)
+
+    def after_fork(self) -> None:
+        """Take everything off in a forked child: its parent records."""
+        self._lock = threading.RLock()
+        if self._holders:
+            self._take_off()
+
+    def tell_dynamo(self) -> None:
+        """Let torch.compile trace past the hooks: inside a graph they are nothing.
+
+        Without this a model that is compiled while a profile runs breaks its
+        graph at each module, and fails with ``fullgraph=True``. Cheap: looks
+        whether Dynamo has come, which ``torch.compile`` imports, and tells it
+        once.
+        """
+        if self._dynamo_told:
+            return
+        decorators = sys.modules.get("torch._dynamo.decorators")
+        substitute = getattr(decorators, "substitute_in_graph", None)
+        if substitute is None:  # not loaded, or before torch 2.5
+            return
+        self._dynamo_told = True
+
+        def no_pre_hook(module: Any, args: Any) -> None:
+            return None
+
+        def no_hook(module: Any, args: Any, output: Any = None) -> None:
+            return None
+
+        try:
+            for hook, nothing in (
+                (_core.module_pre_hook, no_pre_hook),
+                (_core.module_hook, no_hook),
+            ):
+                substitute(hook, skip_signature_check=True)(nothing)
+        except Exception:  # an interface of torch that may change any time
+            pass
+
+    # -- learning --------------------------------------------------------------
+
+    def explore(self, torch: Any, cpu: bool) -> tuple[int, int]:
+        """Walk what the garbage collector knows, and mark what is found.
+
+        Args:
+            torch: The module ``torch``.
+            cpu: Adopt storages on the CPU that are older than the hooks.
+
+        Returns:
+            How many storages were adopted, and their bytes.
+        """
+        found = heap.look(torch)
+        with self._lock:
+            for root in heap.roots(found.modules):
+                self.names.add_root(root)
+            for optimizer in found.optimizers:
+                self.roles.add_optimizer(optimizer)
+            return self._mark(torch, self.roles.everything(), found.tensors, cpu)
+
+    def _mark(
+        self, torch: Any, marked: list[Marked], others: list[Any], cpu: bool
+    ) -> tuple[int, int]:
+        # Wrapper subclasses must not run their own code for our looks.
+        with torch._C.DisableTorchFunctionSubclass():
+            adopted = (0, 0)
+            if cpu:
+                adopted = adopt([tensor for tensor, _, _ in marked] + others)
+            _core.mark_tensors(marked)
+        return adopted
+
+    def _root_module_runs(self, module: Any) -> None:
+        """The core met a module without a name outside of any other."""
+        import torch
+
+        self.tell_dynamo()
+        with self._lock:
+            self.names.add_root(module)
+            self._mark(torch, self.roles.of_root(module), [], False)
+
+    def _optimizer_state_came(self, optimizer: Any) -> None:
+        """A step of OPTIMIZER left allocations behind."""
+        import torch
+
+        with self._lock:
+            self.roles.add_optimizer(optimizer)
+            self._mark(torch, self.roles.of_optimizer(optimizer), [], False)
+
+
+def _remove(handles: list[Any]) -> None:
+    """Take hooks off and forget them."""
+    for handle in handles:
+        handle.remove()
+    handles.clear()
+
+
+def adopt(tensors: list[Any]) -> tuple[int, int]:
+    """Seed the CPU storages of TENSORS; returns how many, and their bytes."""
+    seen: set[int] = set()
+    count = total = 0
+    for tensor in tensors:
+        try:
+            if tensor.device.type != "cpu":
+                continue
+            address = tensor.untyped_storage()._cdata
+        except Exception:  # sparse, functional, not materialised: no storage
+            continue
+        if address in seen:
+            continue
+        seen.add(address)
+        block = _core.adopt_cpu(address)
+        if block is not None:
+            count += 1
+            total += block[1]
+    return count, total
+
+
+_the_hooks: Hooks | None = None
+_making = threading.Lock()
+
+
+def the_hooks() -> Hooks:
+    """Return the process's one ``Hooks``."""
+    global _the_hooks
+    with _making:
+        if _the_hooks is None:
+            _the_hooks = Hooks()
+            os.register_at_fork(after_in_child=_the_hooks.after_fork)
+        return _the_hooks

@@ -1,0 +1,107 @@
+"""What the arguments of ``memprof.profile`` ask for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from memprof.errors import MemprofError
+
+DEFAULT_BUDGET = 2 << 30
+"""Bytes of address space for events, and for lives; touched only as used."""
+
+ALL_OPS, BACKWARD_AND_REGIONS = 2, 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a profile follows, and how much memory it may use for it."""
+
+    cpu: bool = True
+    cuda: bool = True
+    ops: bool = True
+    stacks: bool = True
+    modules: bool = True
+    shapes: bool = False
+    event_budget: int = DEFAULT_BUDGET
+    allocation_budget: int = DEFAULT_BUDGET
+
+    def __post_init__(self) -> None:
+        """Check the budgets.
+
+        Raises:
+            ValueError: A budget is not a positive number of bytes.
+        """
+        for name in ("event_budget", "allocation_budget"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ValueError(f"{name}={value!r}: a number of bytes above 0")
+
+    @property
+    def op_level(self) -> int:
+        """The core's ``ops``: backward nodes and regions are always followed."""
+        return ALL_OPS if self.ops else BACKWARD_AND_REGIONS
+
+
+def activity_names(activities: Iterable[Any]) -> set[str]:
+    """Return the names of the activity groups, as ``{"CPU", "CUDA"}``.
+
+    Args:
+        activities: ``ProfilerActivity`` members of memprof or torch, or dicts
+            from a member to the names of single activities, as torch takes
+            them. A group with an empty list is left out.
+
+    Raises:
+        TypeError: An item is neither.
+        AssertionError: There is no item, which is torch's answer too.
+    """
+    names: set[str] = set()
+    for item in activities:
+        groups = item if isinstance(item, dict) else {item: None}
+        for activity, chosen in groups.items():
+            name = getattr(activity, "name", None)
+            if not isinstance(name, str):
+                raise TypeError(f"activities: {activity!r} is no ProfilerActivity")
+            if chosen is None or len(chosen) > 0:
+                names.add(name)
+    if not names:
+        raise AssertionError("No valid profiler activities found")
+    return names
+
+
+def followed_devices(
+    activities: Iterable[Any] | None, use_cuda: bool | None
+) -> tuple[bool, bool]:
+    """Return whether to follow the CPU's and CUDA's memory.
+
+    Raises:
+        MemprofError: ``activities`` names neither.
+    """
+    if activities is None:
+        return True, use_cuda is not False
+    names = activity_names(activities)
+    if use_cuda is not None:
+        names = names | {"CUDA"} if use_cuda else names - {"CUDA"}
+    if not names & {"CPU", "CUDA"}:
+        raise MemprofError(
+            "memprof follows the memory of CPU and CUDA; activities has only "
+            + ", ".join(sorted(names) or ["what use_cuda=False takes out"])
+        )
+    return "CPU" in names, "CUDA" in names
+
+
+def warn_ignored(stacklevel: int, **arguments: object) -> None:
+    """Say once which arguments have no meaning for memory.
+
+    Args:
+        stacklevel: Of the caller's caller, as for ``warnings.warn``.
+        arguments: Name and value; None and False ask for nothing.
+    """
+    ignored = [k for k, v in arguments.items() if v is not None and v is not False]
+    if ignored:
+        warnings.warn(
+            f"memprof ignores {', '.join(ignored)}: no meaning for memory",
+            stacklevel=stacklevel + 1,
+        )

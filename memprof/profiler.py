@@ -1,0 +1,498 @@
+"""``memprof.profile``: torch.profiler's arguments and life cycle."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from memprof import _core, cuda, info
+from memprof.errors import MemprofError
+from memprof.options import DEFAULT_BUDGET, Options, followed_devices, warn_ignored
+from memprof.results import Results
+from memprof.schedule import RECORDING, ProfilerAction, describe, torch_enum
+from memprof.sources import open_follower
+
+if TYPE_CHECKING:
+    from memprof.follow import Follower
+    from memprof.recording import Recording
+
+_ACTIONS = frozenset(ProfilerAction.__members__)
+
+
+class profile(Results):
+    """Record the memory of what runs between ``start`` and ``stop``.
+
+    Takes the arguments of ``torch.profiler.profile`` and lives as it does; the
+    methods of ``memprof.Recording`` work on it during the run and after.
+
+    Args:
+        activities: Whose memory to follow; None: the CPU's and CUDA's.
+        schedule: Step number -> ``ProfilerAction``; None: everything is
+            recorded. From start to stop every block is followed, so what is
+            alive when a recorded step begins has its op, module and line too.
+        on_trace_ready: Called with the profile when a window is over, inside
+            ``step()`` or ``stop()``. Its exceptions propagate, except on top
+            of one from the profiled code: then they become a warning.
+        record_shapes: Kept in the recording's info.
+        profile_memory: Accepted; it is always on.
+        with_stack: Python stacks. None, the default, means on, other than in
+            torch: here they cost almost nothing. False switches them off.
+        with_modules: Names of modules; likewise.
+        with_ops: Names of ops. False: only those of backward nodes and
+            ``record_function`` regions.
+        path: Stream the recording to this file, readable even after a kill.
+            The second window goes to ``<stem>.2<suffix>``, and so on.
+        event_budget: Bytes of events that a window may hold, 64 an event;
+            what is beyond is dropped and counted.
+        allocation_budget: Bytes for the lives of blocks, 136 a life.
+        custom_trace_id_callback: Makes the id of each window.
+        with_flops: Ignored with a warning, as are ``experimental_config``,
+            ``execution_trace_observer``, ``acc_events`` and
+            ``post_processing_timeout_s``.
+        experimental_config: See ``with_flops``.
+        execution_trace_observer: See ``with_flops``.
+        acc_events: See ``with_flops``.
+        use_cuda: As in older torch: False leaves CUDA out.
+        post_processing_timeout_s: See ``with_flops``.
+
+    Raises:
+        TypeError: An argument that torch does not have either.
+        AssertionError: ``activities`` is empty.
+        MemprofError: ``activities`` has neither CPU nor CUDA.
+        ValueError: A budget is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: Iterable[Any] | None = None,
+        schedule: Callable[[int], Any] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool | None = None,
+        with_flops: bool = False,
+        with_modules: bool | None = None,
+        experimental_config: Any = None,
+        execution_trace_observer: Any = None,
+        acc_events: bool = False,
+        use_cuda: bool | None = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
+        with_ops: bool = True,
+        path: str | os.PathLike[str] | None = None,
+        event_budget: int = DEFAULT_BUDGET,
+        allocation_budget: int = DEFAULT_BUDGET,
+    ) -> None:
+        """See the class."""
+        cpu, gpu = followed_devices(activities, use_cuda)
+        self._options = Options(
+            cpu=cpu,
+            cuda=gpu,
+            ops=with_ops,
+            stacks=with_stack is not False,
+            modules=with_modules is not False,
+            shapes=record_shapes,
+            event_budget=event_budget,
+            allocation_budget=allocation_budget,
+        )
+        warn_ignored(
+            2,
+            with_flops=with_flops,
+            experimental_config=experimental_config,
+            execution_trace_observer=execution_trace_observer,
+            acc_events=acc_events,
+            post_processing_timeout_s=post_processing_timeout_s,
+        )
+        self.schedule = schedule
+        self.on_trace_ready = on_trace_ready
+        self.custom_trace_id_callback = custom_trace_id_callback
+        self.step_num = 0
+        self.current_action = self._action(0)
+        self._metadata: dict[str, Any] = {}
+        self._path = None if path is None else os.fspath(path)
+        self._follower: Follower | None = None
+        self._pid = 0
+        self._torch: Any = None
+        self._window_open = False
+        self._windows = 0  # begun so far
+        self._trace_id: str | None = None
+        self._started: dict[str, Any] = {}
+        self._counters: tuple[info.Counters, info.Counters] = ({}, {})
+        self._begun_wall_ns = 0
+        self._last: Recording | None = None
+        self._failure = ""
+
+    # -- life ------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow memory, and to record if the schedule says so.
+
+        After ``stop`` the same profile may be started again, for a new
+        recording; ``step_num`` goes on.
+
+        Raises:
+            MemprofError: It runs already, torch is missing, or nothing can be
+                followed here; says what is missing.
+            OSError: ``path`` cannot be written.
+        """
+        if self._follower is not None and self._pid == os.getpid():
+            raise MemprofError("profile.start(): it is running; call stop() first")
+        torch = import_torch()
+        self._check_path()
+        follower = open_follower(torch, self._options)
+        follower.start()
+        self._torch, self._follower, self._pid = torch, follower, os.getpid()
+        self._window_open = False
+        try:
+            self._counters = (cuda.counters(torch), {})
+            self._started = {"start_ns": time.time_ns()}
+            follower.step(self.step_num)
+            if self.current_action.name in RECORDING:
+                self._begin_window()
+        except BaseException:
+            self._follower = None
+            follower.stop()
+            raise
+        _running.append(self)
+
+    def step(self) -> None:
+        """Say that the next step begins.
+
+        Failures of memprof's own become warnings here, and the run goes on.
+
+        Raises:
+            MemprofError: The profile is not running.
+        """
+        if self._is_inherited():
+            return
+        follower = self._require("step")
+        number = self.step_num + 1
+        action = self._action(number)  # may raise: nothing has changed yet
+        before = self.current_action.name
+        self.step_num, self.current_action = number, action
+        try:
+            self._leave(before, action.name)
+        finally:
+            if self._follower is follower:  # on_trace_ready did not stop us
+                self._try("following steps", follower.step, number)
+                if action.name in RECORDING and not self._window_open:
+                    self._try("recording", self._begin_window_anyhow)
+
+    def stop(self) -> None:
+        """Stop following; every hook is gone afterwards.
+
+        Raises:
+            MemprofError: The profile is not running.
+        """
+        if self._is_inherited():
+            self._follower = None
+            return
+        follower = self._require("stop")
+        ended = self._end_window()
+        self._follower = None
+        if self in _running:
+            _running.remove(self)
+        self._try("stopping", follower.stop)
+        if ended:
+            self._trace_ready()
+
+    def __enter__(self) -> profile:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop, unless the body has; its exceptions go on to the caller."""
+        if self._follower is None:
+            return
+        try:
+            self.stop()
+        except Exception as problem:
+            if error is None:
+                raise
+            warnings.warn(
+                f"on_trace_ready raised {type(problem).__name__}: {problem} (after "
+                f"{type(error).__name__} in the profiled code)",
+                stacklevel=2,
+            )
+
+    def __repr__(self) -> str:
+        """Say what it does now, short."""
+        state = "stopped" if self._follower is None else "running"
+        if self._window_open:
+            state = "recording"
+        return f"<memprof.profile: {state}, step {self.step_num}>"
+
+    # -- results ---------------------------------------------------------------
+
+    @property
+    def recording(self) -> Recording:
+        """The recording of the open window so far, else of the last one.
+
+        Raises:
+            MemprofError: Nothing was recorded yet.
+        """
+        from memprof.recording import Recording
+
+        follower = self._follower
+        if follower is not None and self._window_open and self._pid == os.getpid():
+            core = follower.snapshot()
+            core.info = self._info(core)
+            return Recording(core, cuda.current(self._torch))
+        if self._last is not None:
+            return self._last
+        if self._failure:
+            raise MemprofError(f"nothing was recorded: {self._failure}")
+        if follower is None:
+            raise MemprofError("nothing was recorded yet: the profile has not run")
+        raise MemprofError(
+            f"nothing was recorded yet: step {self.step_num} is "
+            f"{self.current_action.name} by the schedule"
+        )
+
+    # -- metadata, as torch has it -----------------------------------------------
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Keep a text with the recording."""
+        self._metadata[key] = str(value)
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Keep a JSON text with the recording, as what it means.
+
+        Raises:
+            ValueError: It is not JSON.
+        """
+        self._metadata[key] = json.loads(value)
+
+    def preset_metadata_json(self, key: str, value: str) -> None:
+        """As ``add_metadata_json``; allowed before the start as well."""
+        self.add_metadata_json(key, value)
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
+        """Let CALLBACK make the ids of later windows."""
+        self.custom_trace_id_callback = callback
+
+    def get_trace_id(self) -> str | None:
+        """Return the id of the present or last window; None before any."""
+        return self._trace_id
+
+    # -- windows ---------------------------------------------------------------
+
+    def _leave(self, before: str, after: str) -> None:
+        """End what the step that is over had open."""
+        if before != "RECORD_AND_SAVE" and after in ("NONE", "WARMUP"):
+            wrong = before == "RECORD" or (before, after) == ("WARMUP", "NONE")
+            if wrong:
+                warnings.warn(
+                    f"Incorrect schedule: {before} followed by {after}", stacklevel=3
+                )
+        over = before == "RECORD_AND_SAVE" or after not in RECORDING
+        if self._window_open and over:
+            ended = self._end_window()
+            if ended and before == "RECORD_AND_SAVE":
+                self._trace_ready()
+
+    def _begin_window(self) -> None:
+        self._open_window(self._window_path())
+
+    def _begin_window_anyhow(self) -> None:
+        """Begin a window; if its file cannot be made, in memory only."""
+        try:
+            self._open_window(self._window_path())
+        except OSError as problem:
+            warnings.warn(f"memprof records in memory only: {problem}", stacklevel=4)
+            self._open_window(None)
+
+    def _open_window(self, path: str | None) -> None:
+        follower = self._follower
+        assert follower is not None
+        make_id = self.custom_trace_id_callback
+        follower.window_begin(path)
+        self._window_open = True
+        self._windows += 1
+        self._trace_id = uuid.uuid4().hex
+        if make_id is not None:
+            self._trace_id = str(make_id())
+        self._begun_wall_ns = time.time_ns()
+        self._counters = (self._counters[0], cuda.counters(self._torch))
+
+    def _end_window(self) -> bool:
+        """Turn the open window into a recording; whether there is one."""
+        from memprof.recording import Recording
+
+        follower = self._follower
+        if follower is None or not self._window_open:
+            return False
+        self._window_open = False
+        try:
+            core = follower.window_end()
+        except Exception as problem:
+            self._failure = f"{type(problem).__name__}: {problem}"
+            warnings.warn(f"memprof lost this window: {self._failure}", stacklevel=4)
+            return False
+        self._last = Recording(core, None)
+        self._try("the recording's info", self._describe, core)
+        self._try("the recording's file", core.close_stream)
+        return True
+
+    def _describe(self, core: _core.Recording) -> None:
+        from memprof.recording import Recording
+
+        core.info = self._info(core)
+        self._last = Recording(core, cuda.current(self._torch))
+
+    def _trace_ready(self) -> None:
+        if self.on_trace_ready is not None:
+            self.on_trace_ready(self)
+
+    def _window_path(self) -> str | None:
+        """Return the file of the next window."""
+        if self._path is None or self._windows == 0:
+            return self._path
+        stem, suffix = os.path.splitext(self._path)
+        return f"{stem}.{self._windows + 1}{suffix}"
+
+    def _check_path(self) -> None:
+        """Say at the start that ``path`` cannot be written, not in mid-run.
+
+        Raises:
+            OSError: It cannot.
+        """
+        path = self._window_path()
+        if path is None:
+            return
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"path={path!r} is a folder")
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"path={path!r}: there is no folder {folder}")
+        target = path if os.path.exists(path) else folder
+        if not os.access(target, os.W_OK):
+            raise PermissionError(f"path={path!r} cannot be written")
+
+    def _info(self, core: _core.Recording) -> str:
+        follower = self._follower
+        assert follower is not None
+        start, begin = self._counters
+        return info.text(
+            {
+                **info.versions(self._torch),
+                **info.device_facts(self._torch, core.devices()),
+                **follower.facts(),
+                "schedule": describe(self.schedule),
+                "window": self._windows,
+                "step_num": self.step_num,
+                "trace_id": self._trace_id,
+                "record_shapes": self._options.shapes,
+                "budgets": {
+                    "events": self._options.event_budget,
+                    "allocations": self._options.allocation_budget,
+                },
+                "torch_counters": info.torch_counters(
+                    start, begin, cuda.counters(self._torch)
+                ),
+                "wall": {
+                    **self._started,
+                    "begin_ns": self._begun_wall_ns,
+                    "end_ns": time.time_ns(),
+                },
+                "metadata": self._metadata,
+            }
+        )
+
+    # -- guards ----------------------------------------------------------------
+
+    def _action(self, number: int) -> Any:
+        """Ask the schedule.
+
+        Raises:
+            ValueError: Its answer is no action that a schedule may give.
+        """
+        if self.schedule is None:
+            return torch_enum("ProfilerAction").RECORD
+        action = self.schedule(number)
+        if getattr(action, "name", None) not in _ACTIONS:
+            raise ValueError(
+                f"the schedule says {action!r} for step {number}; it must be a "
+                f"ProfilerAction: {', '.join(ProfilerAction.__members__)}"
+            )
+        return action
+
+    def _require(self, call: str) -> Follower:
+        if self._follower is None:
+            raise MemprofError(
+                f"profile.{call}(): the profile is not running; call start() first, "
+                "or use it in a with statement"
+            )
+        return self._follower
+
+    def _is_inherited(self) -> bool:
+        """Whether this is a fork's copy of a profile that its parent runs."""
+        if self._follower is None or self._pid == os.getpid():
+            return False
+        if self._pid != -1:
+            warnings.warn(
+                f"this profile was started by process {self._pid}, which goes on "
+                f"recording; nothing is recorded in its forked child {os.getpid()} "
+                "unless that starts a profile of its own",
+                stacklevel=3,
+            )
+            self._pid = -1
+        return True
+
+    def _try(self, what: str, call: Callable[..., object], *args: object) -> None:
+        """Call, and turn a failure into a warning: the run goes on."""
+        try:
+            call(*args)
+        except Exception as problem:
+            warnings.warn(
+                f"memprof: {what} failed ({type(problem).__name__}: {problem}); "
+                "the program goes on",
+                stacklevel=4,
+            )
+
+
+_running: list[profile] = []
+
+
+def import_torch() -> Any:
+    """Return the module ``torch``.
+
+    Raises:
+        MemprofError: It cannot be imported.
+    """
+    try:
+        import torch
+        import torch.profiler
+    except ImportError as problem:
+        raise MemprofError(
+            "memprof.profile needs PyTorch, which cannot be imported by "
+            f"{sys.executable}: {problem}. Recordings can be read without it"
+        ) from problem
+    return torch
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the files of profiles that nobody stopped."""
+    for running in list(_running):
+        if running._pid == os.getpid():
+            running.on_trace_ready = None
+            try:
+                running.stop()
+            except Exception:  # too late to tell anybody
+                pass

@@ -1,0 +1,106 @@
+"""The questions that a recording answers, asked of a profile."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memprof.moment import Moment
+    from memprof.recording import Frame, Recording, Rows, Timeline
+    from memprof.reports.text import Summary
+
+
+class Results:
+    """Every method of ``Recording``, answered by ``self.recording``.
+
+    While a window is open the answer is about what it holds so far; after it,
+    about the last window. Each method raises ``MemprofError`` before anything
+    was recorded, and otherwise what the method of ``Recording`` raises.
+    """
+
+    @property
+    def recording(self) -> Recording:
+        """The recording of the open window so far, else of the last one."""
+        raise NotImplementedError
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """See ``Recording.info``."""
+        return self.recording.info
+
+    @property
+    def devices(self) -> list[str]:
+        """See ``Recording.devices``."""
+        return self.recording.devices
+
+    @property
+    def steps(self) -> Rows:
+        """See ``Recording.steps``."""
+        return self.recording.steps
+
+    @property
+    def phases(self) -> Rows:
+        """See ``Recording.phases``."""
+        return self.recording.phases
+
+    def peak(
+        self,
+        device: object = None,
+        *,
+        of: str = "requested",
+        step: int | None = None,
+        phase: str | None = None,
+        category: str | None = None,
+    ) -> Moment:
+        """See ``Recording.peak``."""
+        return self.recording.peak(
+            device, of=of, step=step, phase=phase, category=category
+        )
+
+    def at(
+        self,
+        *,
+        time_ns: int | None = None,
+        event: int | None = None,
+        step: int | None = None,
+        device: object = None,
+    ) -> Moment:
+        """See ``Recording.at``."""
+        return self.recording.at(time_ns=time_ns, event=event, step=step, device=device)
+
+    def allocations(self, device: object = None) -> Rows:
+        """See ``Recording.allocations``."""
+        return self.recording.allocations(device)
+
+    def events(self, device: object = None) -> Rows:
+        """See ``Recording.events``."""
+        return self.recording.events(device)
+
+    def step_stats(self, device: object = None) -> Rows:
+        """See ``Recording.step_stats``."""
+        return self.recording.step_stats(device)
+
+    def timeline(self, device: object = None, by: str = "category") -> Timeline:
+        """See ``Recording.timeline``."""
+        return self.recording.timeline(device, by)
+
+    def op(self, index: int) -> str:
+        """See ``Recording.op``."""
+        return self.recording.op(index)
+
+    def module(self, index: int) -> str:
+        """See ``Recording.module``."""
+        return self.recording.module(index)
+
+    def stack(self, index: int) -> tuple[Frame, ...]:
+        """See ``Recording.stack``."""
+        return self.recording.stack(index)
+
+    def summary(self, device: object = None, *, limit: int = 12) -> Summary:
+        """See ``Recording.summary``."""
+        return self.recording.summary(device, limit=limit)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """See ``Recording.save``."""
+        self.recording.save(path)

@@ -1,0 +1,196 @@
+"""Which storage is whose: parameters, buffers, gradients, optimizer state.
+
+Walks the known models and optimizers, and listens for gradients through hooks
+on the parameters. Nothing that is found is kept alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from memprof import _core, heap
+from memprof.modules import Names
+
+DEPTH = 6
+"""How deep an optimizer's state is searched for tensors."""
+
+Marked = tuple[Any, int, str]
+"""A tensor, the number of its role, its owner's name."""
+
+
+class _Hooked(weakref.ref[Any]):
+    """A weak reference to a parameter with our gradient hook on it."""
+
+    __slots__ = ("address", "handle")
+
+    address: int
+    handle: Any
+
+
+class Roles:
+    """Finds storages with a known purpose and tells the core."""
+
+    def __init__(self, names: Names) -> None:
+        """Use NAMES for parameters; know no optimizer and hook nothing."""
+        self._names = names
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._hooked: dict[int, _Hooked] = {}
+        self._numbers = {text: i for i, text in enumerate(_core.ROLES)}
+
+    def clear(self) -> None:
+        """Take the hooks off and forget the optimizers."""
+        self._optimizers.clear()
+        hooked, self._hooked = self._hooked, {}
+        for ref in hooked.values():
+            ref.handle.remove()
+            parameter = ref()
+            # torch keeps an empty table where there was none.
+            if parameter is not None and not parameter._post_accumulate_grad_hooks:
+                parameter._post_accumulate_grad_hooks = None
+
+    # -- who there is ----------------------------------------------------------
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Remember an optimizer and name the parameters that no model has."""
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        title = type(optimizer).__name__
+        for index, parameter in enumerate(_parameters(optimizer)):
+            self._names.add(parameter, f"parameter {index} of {title}")
+
+    def optimizers(self) -> list[Any]:
+        """Return the optimizers seen that still live."""
+        found = [(key, ref()) for key, ref in list(self._optimizers.items())]
+        for key, optimizer in found:
+            if optimizer is None:
+                self._optimizers.pop(key, None)
+        return [optimizer for _, optimizer in found if optimizer is not None]
+
+    # -- what they hold --------------------------------------------------------
+
+    def everything(self) -> list[Marked]:
+        """Return what all known models and optimizers hold."""
+        marked: list[Marked] = []
+        for root in self._names.roots():
+            marked += self.of_root(root)
+        for optimizer in self.optimizers():
+            marked += self.of_optimizer(optimizer)
+        return marked
+
+    def of_root(self, root: Any) -> list[Marked]:
+        """Return the storages of a model; hook its parameters' gradients."""
+        marked: list[Marked] = []
+        buffer = self._numbers["buffer"]
+        for _, module in heap.submodules(root):
+            for _, parameter in heap.tensors(module, "_parameters"):
+                marked += self.of_parameter(parameter)
+            buffers = heap.tensors(module, "_buffers")
+            if buffers:
+                prefix = self._names.inside(module)
+                for name, value in buffers:
+                    marked += [(t, buffer, prefix + name) for t in plain(value)]
+        return marked
+
+    def of_parameter(self, parameter: Any) -> list[Marked]:
+        """Return a parameter's storages and its gradient's; hook it."""
+        name = self._names.name(parameter) or "parameter"
+        number = self._numbers["parameter"]
+        marked = [(tensor, number, name) for tensor in plain(parameter)]
+        try:
+            if not parameter.is_leaf:
+                return marked
+            gradient = parameter.grad
+            if parameter.requires_grad:
+                self._hook(parameter)
+        except Exception:  # a subclass that does not let us
+            return marked
+        number = self._numbers["gradient"]
+        marked += [(tensor, number, f"{name}.grad") for tensor in plain(gradient)]
+        return marked
+
+    def of_optimizer(self, optimizer: Any) -> list[Marked]:
+        """Return an optimizer's parameters, and the tensors of its state."""
+        marked: list[Marked] = []
+        for parameter in _parameters(optimizer):
+            marked += self.of_parameter(parameter)
+        number = self._numbers["optimizer_state"]
+        for key, value in _items(getattr(optimizer, "state", None)):
+            owner = self._names.name(key) or type(optimizer).__name__
+            for path, tensor in nested(value, DEPTH):
+                marked.append((tensor, number, f"{path} of {owner}"))
+        return marked
+
+    def _hook(self, parameter: Any) -> None:
+        address = id(parameter)
+        known = self._hooked.get(address)
+        if known is not None and known() is parameter:
+            return
+        table = self._hooked
+
+        def died(ref: Any) -> None:
+            address: int = ref.address
+            if table.get(address) is ref:
+                del table[address]
+
+        ref = _Hooked(parameter, died)
+        ref.address = address
+        ref.handle = parameter.register_post_accumulate_grad_hook(_core.gradient_hook)
+        table[address] = ref
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups, in order."""
+    found: list[Any] = []
+    for group in getattr(optimizer, "param_groups", ()):
+        try:
+            found += list(group["params"])
+        except Exception:  # no group as torch makes them
+            pass
+    return found
+
+
+def _items(mapping: Any) -> list[tuple[Any, Any]]:
+    """Return the items of what should be a mapping."""
+    try:
+        return list(mapping.items())
+    except Exception:  # none, or changed under us
+        return []
+
+
+def nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield (path, tensor) for the tensors inside dicts, lists and tuples."""
+    if isinstance(value, dict):
+        inside = [(str(key), item) for key, item in _items(value)]
+    elif isinstance(value, (list, tuple)):
+        inside = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        for tensor in plain(value):
+            yield "state", tensor
+        return
+    if depth > 0:
+        for key, item in inside:
+            for path, tensor in nested(item, depth - 1):
+                yield (key if path == "state" else f"{key}.{path}"), tensor
+
+
+def plain(value: Any, depth: int = 4) -> list[Any]:
+    """Return the tensors with memory behind VALUE: itself, or what it wraps.
+
+    A wrapper subclass (DTensor, quantised state) says what it wraps through
+    ``__tensor_flatten__``. What is no tensor gives nothing.
+    """
+    cls = type(value)
+    if not hasattr(cls, "untyped_storage"):
+        return []
+    flatten = getattr(cls, "__tensor_flatten__", None)
+    if flatten is None or depth <= 0:
+        return [value]
+    try:
+        names, _ = flatten(value)
+        parts = [getattr(value, name) for name in names]
+    except Exception:  # not set up yet
+        return []
+    return [tensor for part in parts for tensor in plain(part, depth - 1)]

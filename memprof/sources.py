@@ -1,0 +1,287 @@
+"""Bring up what torch can tell, in the right order, for one profile.
+
+The shim first, then torch's Python hooks, CUDA's allocator, the core's
+session, and last what was there before: CUDA's blocks by a snapshot of the
+allocator, the CPU's by a walk over the tensors that Python knows.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import Any
+
+from memprof import _core, cuda
+from memprof.errors import MemprofError
+from memprof.follow import Follower, source
+from memprof.hooks import the_hooks
+from memprof.options import Options
+
+FORCE = "MEMPROF_SOURCE"
+"""Environment: ``history`` uses torch's memory history though a shim fits."""
+
+SHOWN_STEPS = 1000
+"""How many steps outside windows the info keeps; the last ones."""
+
+STEP = struct.Struct("<ihHqqqqqqqqq")
+"""One ``mp_step_stats_t`` of ``csrc/tracker.h``."""
+
+_running: list[Live] = []
+_running_lock = threading.Lock()
+
+
+def open_follower(torch: Any, options: Options) -> Follower:
+    """Return who will follow memory here: the shim, else torch's history.
+
+    Args:
+        torch: The module ``torch``.
+        options: What the profile asks for.
+
+    Raises:
+        MemprofError: Neither can; names what is missing.
+    """
+    from memprof.history import History
+
+    forced = os.environ.get(FORCE, "")
+    if forced not in ("", "history", "shim"):
+        raise MemprofError(f"{FORCE}={forced}: neither 'history' nor 'shim'")
+    if forced == "history":
+        reason = f"{FORCE}=history"
+    else:
+        reason = load_shim(torch)
+        if not reason:
+            return Live(torch, options)
+    if forced == "shim":
+        raise MemprofError(f"{FORCE}=shim, but {reason}")
+    missing = cuda.why_not(torch)
+    if missing is not None:
+        raise MemprofError(
+            f"memprof cannot record here. Its shim for torch {torch.__version__} is "
+            f"missing: {reason}. The fallback, torch's own memory history, is not "
+            f"there either: {missing}"
+        )
+    return History(torch, options, reason)
+
+
+def load_shim(torch: Any) -> str:
+    """Load the shim that fits TORCH; return why that cannot be, or ``""``."""
+    from memprof.shim.find import find_shim
+    from memprof.shim.stamp import ShimUnavailable, TorchBuild
+
+    try:
+        build = TorchBuild.of(torch)
+        path = find_shim(torch)
+        _core.load_shim(str(path), build.public, build.stamp, build.cxx11_abi)
+    except (ShimUnavailable, _core.ShimError) as problem:
+        return str(problem)
+    return ""
+
+
+class Live:
+    """A profile's hold on torch's hooks."""
+
+    def __init__(self, torch: Any, options: Options) -> None:
+        """Prepare; nothing is switched on.
+
+        Args:
+            torch: The module ``torch``, whose shim is loaded.
+            options: What the profile asks for.
+        """
+        self._torch = torch
+        self._options = options
+        self._sources: dict[str, dict[str, Any]] = {}
+        self._seeded: dict[str, dict[str, int]] = {}
+        self._session = _core.Session(
+            ops=options.op_level,
+            stacks=options.stacks,
+            cpu=options.cpu,
+            cuda=options.cuda,
+            event_budget_bytes=options.event_budget,
+            allocation_budget_bytes=options.allocation_budget,
+        )
+
+    # -- on and off ------------------------------------------------------------
+
+    def start(self) -> None:
+        """See ``Follower``."""
+        options, session = self._options, self._session
+        off = "switched off by the caller"
+        self._sources = {
+            "cpu allocator": source(None if options.cpu else "not in activities"),
+            "cuda allocator": source("not in activities"),
+            "ops": source(
+                None
+                if options.ops
+                else f"{off} (with_ops=False); backward and regions are live"
+            ),
+            "stacks": source(None if options.stacks else f"{off} (with_stack=False)"),
+            "modules": source(
+                None if options.modules else f"{off} (with_modules=False)"
+            ),
+            "roles": source(),
+        }
+        the_hooks().acquire(self._torch, options.modules)
+        try:
+            with _running_lock:
+                others = len(_running)
+                seeding = options.cuda and self._attach() and not others
+                session.start(seeding)
+                _running.append(self)
+            if seeding:
+                self._seed()
+            if options.cuda and others:
+                self._seeded["cuda"] = {"taken_over": 1}
+            self._explore(first=not others)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def stop(self) -> None:
+        """See ``Follower``."""
+        with _running_lock:
+            if self in _running:
+                _running.remove(self)
+        try:
+            self._session.stop()
+        finally:
+            the_hooks().release(self._options.modules)
+
+    def _give_up(self) -> None:
+        """Undo a start that failed, and leave its own exception to be seen."""
+        try:
+            self.stop()
+        except Exception:  # it never ran, perhaps
+            pass
+
+    # -- CUDA ------------------------------------------------------------------
+
+    def _attach(self) -> bool:
+        """Attach to CUDA's allocator now or when it comes; whether it is up."""
+        torch = self._torch
+        why = cuda.why_not(torch)
+        if why is None and not cuda.is_up(torch):
+            why = "CUDA has not been used"
+            cuda.when_up(torch, _attach_late)
+        elif why is None:
+            why = attach(torch)
+        self._sources["cuda allocator"] = source(why)
+        return why is None
+
+    def attached_late(self, why: str | None) -> None:
+        """CUDA came up while this profile runs; WHY it is not live, if so."""
+        if self._options.cuda:
+            self._sources["cuda allocator"] = source(why)
+
+    def _seed(self) -> None:
+        """Tell the session what CUDA's allocator holds; events wait for it."""
+        rows = b""
+        try:
+            found = cuda.segments(self._torch)
+            seed = cuda.seed(found, _core.now_ns())
+            rows, self._seeded = seed.rows, seed.held
+        finally:
+            self._session.seed(rows)
+
+    # -- what was there before ---------------------------------------------------
+
+    def _explore(self, first: bool) -> None:
+        """Find owners; FIRST: adopt what the CPU's allocator gave out before."""
+        cpu = self._options.cpu
+        count, total = the_hooks().explore(self._torch, cpu and first)
+        if cpu and first:
+            self._seeded["cpu"] = {"blocks": count, "bytes": total}
+
+    # -- recording -------------------------------------------------------------
+
+    def step(self, number: int) -> None:
+        """See ``Follower``."""
+        the_hooks().tell_dynamo()
+        self._session.step(number)
+
+    def window_begin(self, path: str | None) -> None:
+        """See ``Follower``."""
+        self._session.window_begin(path)
+        self._explore(first=False)
+
+    def window_end(self) -> _core.Recording:
+        """See ``Follower``."""
+        self._explore(first=False)
+        return self._session.window_end()
+
+    def snapshot(self) -> _core.Recording:
+        """See ``Follower``."""
+        self._explore(first=False)
+        return self._session.snapshot()
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Follower``."""
+        status = self._session.status()
+        return {
+            "sources": {name: dict(fact) for name, fact in self._sources.items()},
+            "shim": _core.shim_info(),
+            "seeded": dict(self._seeded),
+            "own": {name: status[name] for name in ("own_bytes", "events", "dropped")},
+            "followed_steps": followed_steps(self._session.followed_steps()),
+        }
+
+
+def attach(torch: Any) -> str | None:
+    """Attach to CUDA's allocator, which is up; return why that cannot be."""
+    why = cuda.why_blind(torch)
+    if why is not None:
+        return why
+    try:
+        if _core.attach_cuda():
+            return None
+    except _core.ShimError as problem:
+        return str(problem)
+    return f"torch {torch.__version__} has no CUDA allocator to follow"
+
+
+def _attach_late() -> None:
+    """CUDA came up: attach for the profiles that run, if there are any."""
+    import torch
+
+    with _running_lock:
+        running = list(_running)
+    if running:
+        why = attach(torch)
+        for live in running:
+            live.attached_late(why)
+
+
+def _after_fork() -> None:
+    """Nobody runs in a forked child."""
+    global _running_lock
+    _running_lock = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def followed_steps(rows: Any) -> list[dict[str, int]]:
+    """Return the steps outside windows, at most the last ``SHOWN_STEPS``.
+
+    Args:
+        rows: Buffer of STEP_DTYPE rows.
+
+    Returns:
+        ``number``, ``device`` (-1: CPU), ``begin_ns``, ``end_ns`` (-1: open) and
+        bytes: ``requested_peak``, ``requested_at_end``, ``reserved_peak``.
+    """
+    found = [
+        {
+            "number": row[0],
+            "device": row[1],
+            "begin_ns": row[5],
+            "end_ns": row[6],
+            "requested_at_end": row[7],
+            "requested_peak": row[8],
+            "reserved_peak": row[10],
+        }
+        for row in STEP.iter_unpack(memoryview(rows).cast("B"))
+        if not row[2]
+    ]
+    return found[-SHOWN_STEPS:]
