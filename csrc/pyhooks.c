@@ -1,0 +1,407 @@
+/* pyhooks.c - C callables that torch calls as hooks, and what they know.
+ *
+ * Global module hooks, optimizer step hooks and post-accumulate-grad hooks
+ * run for every module, step and parameter, so they are C functions.  They
+ * return None and never raise into the training code.
+ *
+ * The table of names maps the address of a module or parameter to the name
+ * that is reported for it.  It keeps no reference: Python forgets an object
+ * when it dies.  The GIL guards it. */
+#include <string.h>
+
+#include "hook.h"
+#include "state.h"
+#include "table.h"
+
+static mp_table_t *the_names; /* address of an object -> string id */
+
+static uint32_t
+name_of(PyObject *object)
+{
+    return the_names == NULL ? MP_NO_INDEX
+                             : mp_table_get(the_names, (uintptr_t)object);
+}
+
+static uint32_t
+type_name(PyObject *object)
+{
+    const char *name = Py_TYPE(object)->tp_name;
+    const char *dot = strrchr(name, '.');
+    name = dot == NULL ? name : dot + 1;
+    return mp_intern_string(mp_hook_intern(), name, strlen(name));
+}
+
+/* The training code must not notice: tell sys.unraisablehook. */
+static void
+call_back(PyObject *callback, PyObject *argument)
+{
+    PyObject *result = PyObject_CallOneArg(callback, argument);
+    if (result == NULL) {
+        PyErr_WriteUnraisable(callback);
+    }
+    Py_XDECREF(result);
+}
+
+/* ---- tensors ---------------------------------------------------------------- */
+
+/* The address and device of a tensor's storage; false if it has none
+ * (sparse, meta, functional tensors). */
+static bool
+storage_of(mp_module_state_t *state, PyObject *tensor, uint64_t *addr,
+           int16_t *device)
+{
+    PyObject *storage
+        = PyObject_CallMethodNoArgs(tensor, state->str_untyped_storage);
+    PyObject *pointer = storage == NULL ? NULL : PyObject_CallMethodNoArgs(
+                            storage, state->str_data_ptr);
+    PyObject *number
+        = pointer == NULL
+              ? NULL
+              : PyObject_CallMethodNoArgs(tensor, state->str_get_device);
+    bool found = false;
+    if (number != NULL) {
+        *addr = PyLong_AsUnsignedLongLong(pointer);
+        long index = PyLong_AsLong(number);
+        found = *addr != 0 && !PyErr_Occurred() && index >= MP_DEVICE_CPU
+                && index <= INT16_MAX;
+        *device = (int16_t)index;
+    }
+    Py_XDECREF(storage);
+    Py_XDECREF(pointer);
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) {
+        PyErr_Clear(); /* expected: tensors without storage say so by raising */
+    }
+    return found;
+}
+
+static bool
+is_tensor(const mp_module_state_t *state, PyObject *object)
+{
+    return state->tensor_type != NULL
+           && PyObject_TypeCheck(object,
+                                 (PyTypeObject *)state->tensor_type);
+}
+
+static void
+mark_inputs(mp_module_state_t *state, PyObject *object, uint32_t owner,
+            int depth)
+{
+    uint64_t addr;
+    int16_t device;
+    if (is_tensor(state, object)) {
+        if (storage_of(state, object, &addr, &device)) {
+            mp_hook_role(addr, device, MP_ROLE_INPUT, owner);
+        }
+        return;
+    }
+    if (depth <= 0) {
+        return;
+    }
+    if (PyTuple_Check(object)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+            mark_inputs(state, PyTuple_GET_ITEM(object, i), owner, depth - 1);
+        }
+    }
+    else if (PyList_Check(object)) {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); i++) {
+            PyObject *item = Py_NewRef(PyList_GET_ITEM(object, i));
+            mark_inputs(state, item, owner, depth - 1);
+            Py_DECREF(item);
+        }
+    }
+    else if (PyDict_Check(object)) {
+        PyObject *values = PyDict_Values(object);
+        if (values == NULL) {
+            PyErr_Clear(); /* out of memory: these inputs stay unmarked */
+            return;
+        }
+        mark_inputs(state, values, owner, depth);
+        Py_DECREF(values);
+    }
+}
+
+/* ---- the hooks ----------------------------------------------------------------- */
+
+static bool
+enough(const char *name, Py_ssize_t count, Py_ssize_t least)
+{
+    if (count < least) {
+        PyErr_Format(PyExc_TypeError, "%s takes at least %zd arguments",
+                     name, least);
+        return false;
+    }
+    return true;
+}
+
+static PyObject *
+module_pre_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (!enough("module_pre_hook", count, 1)) {
+        return NULL;
+    }
+    if (mp_hook_wanted() == 0) {
+        Py_RETURN_NONE;
+    }
+    mp_module_state_t *state = mp_state_of(self);
+    PyObject *module = args[0];
+    bool root = !mp_hook_in_module();
+    uint32_t name = name_of(module);
+    if (name == MP_NO_INDEX && root && state->on_root_module != NULL) {
+        call_back(state->on_root_module, module);
+        name = name_of(module);
+    }
+    if (name == MP_NO_INDEX) {
+        name = type_name(module); /* made inside a forward */
+    }
+    mp_hook_module_begin(name);
+    if (root && count > 1) {
+        static const char text[] = "argument of the root module";
+        mark_inputs(state, args[1],
+                    mp_intern_string(mp_hook_intern(), text,
+                                     sizeof(text) - 1),
+                    4);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+module_hook(PyObject *Py_UNUSED(self), PyObject *const *args,
+            Py_ssize_t count)
+{
+    if (!enough("module_hook", count, 1)) {
+        return NULL;
+    }
+    uint32_t name = name_of(args[0]);
+    mp_hook_module_end(name == MP_NO_INDEX ? type_name(args[0]) : name);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+optimizer_pre_hook(PyObject *Py_UNUSED(self), PyObject *const *args,
+                   Py_ssize_t count)
+{
+    if (!enough("optimizer_pre_hook", count, 1)) {
+        return NULL;
+    }
+    mp_hook_optimizer_begin(type_name(args[0]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+optimizer_post_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (!enough("optimizer_post_hook", count, 1)) {
+        return NULL;
+    }
+    mp_module_state_t *state = mp_state_of(self);
+    int64_t left = mp_hook_optimizer_end(type_name(args[0]));
+    if (left > 0 && mp_hook_wanted() != 0
+        && state->on_optimizer_state != NULL) {
+        call_back(state->on_optimizer_state, args[0]);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+gradient_hook(PyObject *self, PyObject *parameter)
+{
+    if (mp_hook_wanted() == 0) {
+        Py_RETURN_NONE;
+    }
+    mp_module_state_t *state = mp_state_of(self);
+    PyObject *gradient = PyObject_GetAttr(parameter, state->str_grad);
+    uint64_t addr;
+    int16_t device;
+    if (gradient == NULL) {
+        PyErr_Clear(); /* expected: not a tensor after all */
+        Py_RETURN_NONE;
+    }
+    if (gradient != Py_None && storage_of(state, gradient, &addr, &device)) {
+        mp_hook_role(addr, device, MP_ROLE_GRADIENT, name_of(parameter));
+    }
+    Py_DECREF(gradient);
+    Py_RETURN_NONE;
+}
+
+/* ---- what Python tells ------------------------------------------------------------ */
+
+static PyObject *
+mark_role(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    unsigned long long addr;
+    int device, role;
+    const char *owner;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(args, "Kiis#:mark_role", &addr, &device, &role,
+                          &owner, &length)) {
+        return NULL;
+    }
+    if (device < MP_DEVICE_CPU || device > INT16_MAX || role < 0
+        || role > MP_ROLE_INPUT) {
+        PyErr_SetString(PyExc_ValueError, "no such device or role");
+        return NULL;
+    }
+    mp_hook_role(addr, (int16_t)device, (mp_role_t)role,
+                 mp_intern_string(mp_hook_intern(), owner, (size_t)length));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+mark_tensors(PyObject *self, PyObject *items)
+{
+    mp_module_state_t *state = mp_state_of(self);
+    if (!PyList_Check(items)) {
+        PyErr_SetString(PyExc_TypeError, "a list of tuples is expected");
+        return NULL;
+    }
+    long marked = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *tensor;
+        int role;
+        const char *owner;
+        Py_ssize_t length;
+        uint64_t addr;
+        int16_t device;
+        PyObject *item = Py_NewRef(PyList_GET_ITEM(items, i));
+        if (!PyTuple_Check(item)
+            || !PyArg_ParseTuple(item, "Ois#:mark_tensors", &tensor, &role,
+                                 &owner, &length)) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_TypeError, "a tuple is expected");
+            }
+            Py_DECREF(item);
+            return NULL;
+        }
+        if (role >= 0 && role <= MP_ROLE_INPUT
+            && storage_of(state, tensor, &addr, &device)) {
+            mp_hook_role(addr, device, (mp_role_t)role,
+                         mp_intern_string(mp_hook_intern(), owner,
+                                          (size_t)length));
+            marked++;
+        }
+        Py_DECREF(item);
+    }
+    return PyLong_FromLong(marked);
+}
+
+static PyObject *
+name_object(PyObject *self, PyObject *args)
+{
+    PyObject *object;
+    const char *name;
+    Py_ssize_t length;
+    uint32_t previous;
+    if (!PyArg_ParseTuple(args, "Os#:name_object", &object, &name, &length)) {
+        return NULL;
+    }
+    uint32_t id = mp_intern_string(mp_hook_intern(), name, (size_t)length);
+    if (the_names == NULL) {
+        the_names = mp_table_new(0);
+    }
+    if (the_names == NULL || id == MP_NO_INDEX
+        || mp_table_put(the_names, (uintptr_t)object, id, &previous)
+               != MP_OK) {
+        return mp_raise(mp_state_of(self), MP_ERR_NOMEM, "naming an object",
+                        0, NULL);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+forget_object(PyObject *Py_UNUSED(self), PyObject *argument)
+{
+    unsigned long long addr = PyLong_AsUnsignedLongLong(argument);
+    if (addr == (unsigned long long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (the_names != NULL) {
+        (void)mp_table_take(the_names, addr);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+forget_objects(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    mp_table_free(the_names);
+    the_names = NULL;
+    Py_RETURN_NONE;
+}
+
+static void
+keep(PyObject **slot, PyObject *value)
+{
+    Py_XSETREF(*slot, value == Py_None ? NULL : Py_NewRef(value));
+}
+
+static PyObject *
+set_callbacks(PyObject *self, PyObject *args)
+{
+    mp_module_state_t *state = mp_state_of(self);
+    PyObject *tensor_type, *on_root, *on_state;
+    if (!PyArg_ParseTuple(args, "OOO:set_callbacks", &tensor_type, &on_root,
+                          &on_state)) {
+        return NULL;
+    }
+    if (tensor_type != Py_None && !PyType_Check(tensor_type)) {
+        PyErr_SetString(PyExc_TypeError, "tensor_type is a type or None");
+        return NULL;
+    }
+    keep(&state->tensor_type, tensor_type);
+    keep(&state->on_root_module, on_root);
+    keep(&state->on_optimizer_state, on_state);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef mp_pyhooks_methods[] = {
+    {"module_pre_hook", (PyCFunction)(void (*)(void))module_pre_hook,
+     METH_FASTCALL, NULL},
+    {"module_hook", (PyCFunction)(void (*)(void))module_hook, METH_FASTCALL,
+     NULL},
+    {"optimizer_pre_hook", (PyCFunction)(void (*)(void))optimizer_pre_hook,
+     METH_FASTCALL, NULL},
+    {"optimizer_post_hook", (PyCFunction)(void (*)(void))optimizer_post_hook,
+     METH_FASTCALL, NULL},
+    {"gradient_hook", gradient_hook, METH_O, NULL},
+    {"mark_role", mark_role, METH_VARARGS, NULL},
+    {"mark_tensors", mark_tensors, METH_O, NULL},
+    {"name_object", name_object, METH_VARARGS, NULL},
+    {"forget_object", forget_object, METH_O, NULL},
+    {"forget_objects", forget_objects, METH_NOARGS, NULL},
+    {"set_callbacks", set_callbacks, METH_VARARGS, NULL},
+    {0},
+};
+
+bool
+mp_pyhooks_init(mp_module_state_t *state)
+{
+    state->str_untyped_storage
+        = PyUnicode_InternFromString("untyped_storage");
+    state->str_data_ptr = PyUnicode_InternFromString("data_ptr");
+    state->str_get_device = PyUnicode_InternFromString("get_device");
+    state->str_grad = PyUnicode_InternFromString("grad");
+    return state->str_untyped_storage != NULL && state->str_data_ptr != NULL
+           && state->str_get_device != NULL && state->str_grad != NULL;
+}
+
+int
+mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg)
+{
+    Py_VISIT(state->tensor_type);
+    Py_VISIT(state->on_root_module);
+    Py_VISIT(state->on_optimizer_state);
+    return 0;
+}
+
+void
+mp_pyhooks_clear(mp_module_state_t *state)
+{
+    Py_CLEAR(state->tensor_type);
+    Py_CLEAR(state->on_root_module);
+    Py_CLEAR(state->on_optimizer_state);
+    Py_CLEAR(state->str_untyped_storage);
+    Py_CLEAR(state->str_data_ptr);
+    Py_CLEAR(state->str_get_device);
+    Py_CLEAR(state->str_grad);
+}

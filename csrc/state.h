@@ -1,0 +1,79 @@
+/* state.h - the module's state, and how the core's errors become exceptions.
+ *
+ * The Python edge: thin, the only part beside pystack.c that knows Python. */
+#ifndef MP_STATE_H
+#define MP_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "common.h"
+#include "event.h"
+#include "recording.h"
+#include "session.h"
+#include "tracker.h"
+
+typedef struct {
+    PyObject *error;      /* memprof.MemprofError */
+    PyObject *shim_error; /* its subclass for the torch shim */
+    PyTypeObject *rows_type;
+    PyTypeObject *session_type;
+    PyTypeObject *recording_type;
+    /* pyhooks.c */
+    PyObject *tensor_type;        /* or NULL */
+    PyObject *on_root_module;     /* or NULL */
+    PyObject *on_optimizer_state; /* or NULL */
+    PyObject *str_untyped_storage, *str_data_ptr, *str_get_device, *str_grad;
+} mp_module_state_t;
+
+mp_module_state_t *mp_state_of(PyObject *module);
+mp_module_state_t *mp_state_of_type(PyTypeObject *type);
+
+/* Set the exception for STATUS and return NULL.  WHAT says what was tried
+ * (may be NULL); an I/O status carries SAVED_ERRNO and PATH (may be NULL). */
+PyObject *mp_raise(mp_module_state_t *state, mp_status_t status,
+                   const char *what, int saved_errno, PyObject *path);
+
+/* The file system's spelling of PATH (str, bytes or os.PathLike), as a bytes
+ * object; NULL with an exception. */
+PyObject *mp_path_bytes(PyObject *path);
+
+/* ---- arrays.c: memory that NumPy reads in place ---------------------------- */
+
+/* A read-only buffer over BYTES bytes at MEMORY.  OWNER is kept alive; with
+ * RELEASE it is called on MEMORY at the end instead (OWNER may be NULL).  On
+ * failure RELEASE is called too. */
+PyObject *mp_rows_new(mp_module_state_t *state, const void *memory,
+                      size_t bytes, PyObject *owner,
+                      void (*release)(void *));
+PyObject *mp_stats_dict(const mp_device_stats_t *stats);
+PyObject *mp_defects_dict(const mp_defects_t *defects);
+
+/* Events in a bytes-like object whose length is a multiple of 64. */
+bool mp_events_from(PyObject *object, Py_buffer *view,
+                    const mp_event_t **events, size_t *count);
+
+/* A stack as ((function, file, line), ...), innermost first. */
+PyObject *mp_stack_tuple(const mp_intern_t *intern, uint32_t stack);
+
+/* ---- types ------------------------------------------------------------------ */
+
+extern PyType_Spec mp_rows_spec;
+extern PyType_Spec mp_session_spec;
+extern PyType_Spec mp_recording_spec;
+
+/* A Recording that takes over WINDOW (cleared in any case). */
+PyObject *mp_recording_from_window(mp_module_state_t *state,
+                                   mp_window_t *window);
+/* A Recording that takes over DATA (cleared in any case). */
+PyObject *mp_recording_from_data(mp_module_state_t *state,
+                                 mp_recording_data_t *data);
+
+/* pyhooks.c */
+extern PyMethodDef mp_pyhooks_methods[];
+bool mp_pyhooks_init(mp_module_state_t *state);
+int  mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit,
+                         void *arg);
+void mp_pyhooks_clear(mp_module_state_t *state);
+
+#endif
