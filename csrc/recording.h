@@ -29,8 +29,7 @@ mp_status_t mp_recording_writer_open(const char *path,
  * is appended.  Every other failure, here and in flush, is final: nothing
  * more is written, and every later call returns it. */
 mp_status_t mp_recording_writer_append(mp_recording_writer_t *writer,
-                                       const mp_event_t *events,
-                                       size_t count);
+                                       const mp_event_t *events, size_t count);
 
 /* Write what is pending as a block now (end of a step, say). */
 mp_status_t mp_recording_writer_flush(mp_recording_writer_t *writer);
@@ -60,7 +59,7 @@ typedef struct {
     int64_t start_wall_ns;
     uint64_t dropped; /* 0 if unfinished: not known */
     uint32_t format_version;
-    bool finished;       /* false: the writer was killed or the end is cut */
+    bool finished; /* false: the writer was killed or the end is cut */
     uint64_t damaged_bytes; /* behind the last good block */
 } mp_recording_data_t;
 

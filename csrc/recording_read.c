@@ -516,6 +516,9 @@ find_columns(const block_t *block, column_t *columns)
                 encoding > MP_ENCODING_RUNS) {
                 return false;
             }
+            if (number == MP_COLUMN_KIND && encoding == MP_ENCODING_DELTA) {
+                return false; /* the class would follow from itself */
+            }
             *column = (column_t){
                 .at = bytes, .end = bytes + length, .encoding = encoding};
         }
