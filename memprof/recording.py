@@ -1,0 +1,752 @@
+"""The recording: what happened to memory, as NumPy arrays and answers.
+
+``load(path)`` reads a file; a profile hands out the same object.  Everything
+here is a view of the C core's rows (``csrc/event.h``, ``csrc/tracker.h``):
+arrays share its memory and are read-only.
+
+Sizes are bytes, times nanoseconds on one monotonic clock, devices texts such as
+``"cuda:0"`` and ``"cpu"``.  Events are numbered from 0 in the order in which
+they happened; event -1 is the state when the recording began.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memprof import _core
+from memprof.moment import Moment
+
+if TYPE_CHECKING:
+    from memprof.reports.text import Summary
+
+Rows: TypeAlias = NDArray[np.void]
+Ints: TypeAlias = NDArray[np.int64]
+
+NO_INDEX = 0xFFFFFFFF
+"""An id without a value: no op, no module, no stack."""
+
+CPU = -1
+"""The number that rows have for the CPU; CUDA devices have their index."""
+
+
+def _rows(size: int, *fields: tuple[str, str, int]) -> np.dtype[np.void]:
+    """Make a row type from (name, format, offset in bytes) triples."""
+    names, formats, offsets = zip(*fields, strict=True)
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": list(formats),
+            "offsets": list(offsets),
+            "itemsize": size,
+        }
+    )
+
+
+EVENT_DTYPE = _rows(
+    64,
+    ("address", "<u8", 0),
+    ("size", "<u8", 8),  # bytes; for some kinds another number, see event.h
+    ("time_ns", "<i8", 16),
+    ("stream", "<u8", 24),  # the driver's handle; 0: default stream, or CPU
+    ("thread", "<u4", 32),  # kernel thread id
+    ("op", "<u4", 36),  # string id
+    ("module", "<u4", 40),  # string id
+    ("stack", "<u4", 44),  # stack id
+    ("step", "<i4", 48),
+    ("op_instance", "<u4", 52),  # equal only inside one run of one outermost op
+    ("kind", "u1", 56),  # _core.EVENT_KINDS
+    ("phase", "u1", 57),  # index into _core.PHASES
+    ("device", "<i2", 58),  # CUDA index, or -1: the CPU
+    ("pool", "<u2", 60),  # index of the memory pool; 0: default
+    ("flags", "<u2", 62),  # MP_FLAG_* of event.h
+)
+"""One event: ``mp_event_t`` of ``csrc/event.h``, 64 bytes."""
+
+ALLOCATION_DTYPE = _rows(
+    136,
+    ("id", "<i8", 0),  # its row in allocations("all")
+    ("address", "<u8", 8),
+    ("size", "<u8", 16),  # bytes asked for
+    ("stream", "<u8", 24),
+    ("born_event", "<i8", 32),  # -1: older than the recording
+    ("died_event", "<i8", 40),  # -1: alive at the end.  The request of its free
+    ("born_ns", "<i8", 48),
+    ("died_ns", "<i8", 56),
+    ("completed_event", "<i8", 64),  # the free was completed; -1: not
+    ("thread", "<u4", 72),
+    ("op", "<u4", 76),
+    ("module", "<u4", 80),
+    ("stack", "<u4", 84),
+    ("forward_op", "<u4", 88),  # born in backward: what caused it
+    ("forward_module", "<u4", 92),
+    ("forward_stack", "<u4", 96),
+    ("owner", "<u4", 100),  # string id: the parameter's name and so on
+    ("region", "<u4", 104),  # string id: innermost record_function region
+    ("op_instance", "<u4", 108),
+    ("born_step", "<i4", 112),  # -1: as born_event
+    ("died_step", "<i4", 116),
+    ("device", "<i2", 120),
+    ("pool", "<u2", 122),
+    ("flags", "<u2", 124),  # MP_FLAG_* at birth
+    ("phase", "u1", 126),  # at birth
+    ("died_phase", "u1", 127),
+    ("category", "u1", 128),  # index into _core.CATEGORIES
+    ("reason", "u1", 129),  # index into _core.REASONS
+    ("role", "u1", 130),  # index into _core.ROLES
+    ("died_in_op", "u1", 131),  # freed inside the outermost op that made it
+)
+"""One life: ``mp_allocation_t`` of ``csrc/tracker.h``, 136 bytes."""
+
+STEP_DTYPE = _rows(
+    80,
+    ("number", "<i4", 0),
+    ("device", "<i2", 4),
+    ("recorded", "<u2", 6),
+    ("begin_event", "<i8", 8),
+    ("end_event", "<i8", 16),  # -1: still open
+    ("begin_ns", "<i8", 24),
+    ("end_ns", "<i8", 32),
+    ("requested_bytes_at_end", "<i8", 40),
+    ("requested_bytes_peak", "<i8", 48),
+    ("active_bytes_peak", "<i8", 56),
+    ("reserved_bytes_peak", "<i8", 64),
+    ("allocated_total", "<i8", 72),  # bytes allocated in it
+)
+"""One step on one device: ``mp_step_stats_t`` of ``csrc/tracker.h``, 80 bytes."""
+
+STEPS_DTYPE = np.dtype(
+    [
+        ("number", "<i8"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("begin_event", "<i8"),
+        ("end_event", "<i8"),
+    ]
+)
+"""A row of ``Recording.steps``."""
+
+PHASES_DTYPE = np.dtype(
+    [
+        ("name", "<U9"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("begin_event", "<i8"),
+        ("end_event", "<i8"),
+    ]
+)
+"""A row of ``Recording.phases``."""
+
+# Numbers of csrc/event.h that a question here depends on.
+_FREE_COMPLETED = 3
+_LAST_BLOCK_KIND = 8  # alloc ... oom
+_FIRST_THREAD_KIND, _LAST_THREAD_KIND = 16, 23  # op_begin ... optimizer_end
+
+# Columns of the core's timeline of totals.
+TOTALS = ("requested", "active", "reserved")
+
+
+class Frame(NamedTuple):
+    """One line of a Python stack."""
+
+    function: str
+    file: str
+    line: int
+
+
+class Timeline(NamedTuple):
+    """Bytes over time.
+
+    ``bytes[i]`` holds after event ``events[i]`` and until the next sample; the
+    first sample is the state when the recording began (event -1).
+    """
+
+    times_ns: Ints
+    """int64 [n], nanoseconds."""
+    bytes: Ints
+    """int64 [n, k], bytes."""
+    labels: tuple[str, ...]
+    """k texts."""
+    events: Ints
+    """int64 [n], event numbers."""
+
+
+class Samples(NamedTuple):
+    """What the core's timeline gives: event [n], time_ns [n], bytes [n, k]."""
+
+    event: Ints
+    time_ns: Ints
+    bytes: Ints
+
+
+def device_name(number: int) -> str:
+    """Return the text for a device number: ``cpu``, ``cuda:0``."""
+    return "cpu" if number == CPU else f"cuda:{number}"
+
+
+def parse_device(device: object) -> int | None:
+    """Return the number that a device argument means.
+
+    Args:
+        device: an int (CUDA index), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"1"``
+            or a ``torch.device``.
+
+    Returns:
+        The CUDA index, -1 for the CPU, or None for ``"cuda"``: whichever CUDA
+        device is meant.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if not isinstance(device, (bool, float)):
+        try:
+            index = operator.index(device)  # type: ignore[arg-type]
+        except TypeError:
+            text = str(device).strip().lower()
+            if text == "cpu":
+                return CPU
+            if text == "cuda":
+                return None
+            digits = text.removeprefix("cuda:")
+            if digits.isascii() and digits.isdigit():
+                return int(digits)
+        else:
+            if index >= 0:
+                return index
+    raise ValueError(
+        f"{device!r} is not a device; write 'cpu', 'cuda', 'cuda:0' or an index"
+    )
+
+
+def _array(buffer: Any, dtype: Any) -> NDArray[Any]:
+    """View BUFFER, without a copy, as a read-only array of DTYPE."""
+    if memoryview(buffer).nbytes == 0:
+        array: NDArray[Any] = np.empty(0, dtype)
+    else:
+        array = np.frombuffer(buffer, dtype)
+    array.flags.writeable = False
+    return array
+
+
+class Recording:
+    """What a profile recorded; immutable.
+
+    ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
+    ``torch.device``.  None means the GPU in use, or the CPU where no GPU was
+    recorded; in a loaded recording the GPU that was in use.  A device that was
+    not recorded is a ``ValueError`` that names those that were.
+    """
+
+    def __init__(self, core: _core.Recording, current: int | None = None) -> None:
+        """Wrap what the core made.
+
+        Args:
+            core: the core's recording; shared, not copied.
+            current: index of the CUDA device in use, if there is one.
+        """
+        self._core = core
+        self._current = current
+        self._event_rows: Rows | None = None
+        self._allocation_rows: Rows | None = None
+        self._of_device: dict[int, Rows] = {}
+        self._samples: dict[tuple[int, int], Samples] = {}
+        self._clock: Ints | None = None
+        self._step_rows: Rows | None = None
+        self._phase_rows: Rows | None = None
+        # For memprof.moment: what the ids of this recording mean as text.
+        self._places: Any = None
+
+    # -- facts about the whole -------------------------------------------------
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Facts about the run; a new dict each time.
+
+        Always there: ``events`` and ``allocations`` (how many), ``dropped``
+        (events lost because the log was full), ``defects`` (name -> count: what
+        did not fit together), ``devices``, ``finished`` (False: the writer was
+        killed or the file is cut), ``damaged_bytes`` (behind the last good
+        block), ``start_ns`` and ``start_wall_ns`` (monotonic and Unix clock).
+        The rest is what ``memprof.profile`` wrote: versions, sources, own cost.
+        """
+        core = self._core
+        try:
+            parsed = json.loads(core.info) if core.info else {}
+        except ValueError:
+            parsed = {}
+        info: dict[str, Any] = dict(parsed) if isinstance(parsed, dict) else {}
+        # A device's facts (name, memory) are the profile's; names are ours.
+        if not isinstance(info.get("device_facts"), dict):
+            facts = info.get("devices")
+            info["device_facts"] = facts if isinstance(facts, dict) else {}
+        info.update(
+            events=core.events_count,
+            allocations=len(self._allocations()),
+            dropped=core.dropped,
+            defects=core.defects(),
+            devices=self.devices,
+            finished=core.finished,
+            damaged_bytes=core.damaged_bytes,
+            start_ns=core.start_ns,
+            start_wall_ns=core.start_wall_ns,
+        )
+        return info
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that have events: the CPU first, then GPUs by index."""
+        return [device_name(number) for number in self._core.devices()]
+
+    @property
+    def steps(self) -> Rows:
+        """The recorded steps in order, ``STEPS_DTYPE``.
+
+        ``number, start_ns, end_ns, begin_event, end_event``: from the mark that
+        began the step to the one that ended it.  A step that was still open ends
+        with the recording.
+        """
+        if self._step_rows is None:
+            self._step_rows = self._find_steps()
+        return self._step_rows
+
+    def _find_steps(self) -> Rows:
+        raw = self.step_stats("all")
+        if raw["recorded"].any():  # not what was alive before the window
+            raw = raw[raw["recorded"] != 0]
+        last = max(self._core.events_count - 1, 0)
+        is_open = raw["end_event"] < 0
+        ends = np.where(is_open, last, raw["end_event"])
+        # A device first seen within a step begins its row there.
+        numbers, group = np.unique(raw["number"], return_inverse=True)
+        rows = np.zeros(len(numbers), STEPS_DTYPE)
+        rows["number"] = numbers
+        rows["begin_event"] = np.iinfo(np.int64).max
+        np.minimum.at(rows["begin_event"], group, raw["begin_event"])
+        np.maximum.at(rows["end_event"], group, ends)
+        rows.sort(order="begin_event")
+        if len(rows) and not self._has_work(*rows[["begin_event", "end_event"]][-1]):
+            rows = rows[:-1]  # the mark that closed the last step opened another
+        clock = self._times()
+        rows["start_ns"] = clock[rows["begin_event"]]
+        rows["end_ns"] = clock[np.minimum(rows["end_event"], last)]
+        rows.flags.writeable = False
+        return rows
+
+    def _has_work(self, begin: int, end: int) -> bool:
+        """Return whether a program, not only the session, wrote these events."""
+        kind = self.events()["kind"][begin : end + 1]
+        return bool((kind <= _LAST_THREAD_KIND).any())
+
+    @property
+    def phases(self) -> Rows:
+        """The runs of forward, backward, optimizer and other, ``PHASES_DTYPE``.
+
+        A run is a stretch of consecutive events of one phase.  Threads that
+        never leave ``other`` (data loaders) do not cut it, nor do facts that
+        tell nothing of what the program is doing: completed frees, which CUDA
+        reports from whichever thread comes next, roles and step marks.  A run
+        lasts until the next one starts, so runs tile the recording.
+        """
+        if self._phase_rows is None:
+            self._phase_rows = self._find_phases()
+        return self._phase_rows
+
+    def _find_phases(self) -> Rows:
+        events = self.events()
+        kind = events["kind"]
+        counted = kind <= _LAST_BLOCK_KIND
+        counted &= (kind != _FREE_COMPLETED) | (events["device"] == CPU)
+        counted |= (kind >= _FIRST_THREAD_KIND) & (kind <= _LAST_THREAD_KIND)
+        index = np.flatnonzero(counted)
+        phase = events["phase"][index]
+        thread = events["thread"][index]
+        busy = np.unique(thread[phase != 0])
+        if busy.size:
+            keep = np.isin(thread, busy)
+            index, phase = index[keep], phase[keep]
+        if not index.size:
+            empty = np.empty(0, PHASES_DTYPE)
+            empty.flags.writeable = False
+            return empty
+        starts = np.concatenate(([0], np.flatnonzero(phase[1:] != phase[:-1]) + 1))
+        rows = np.zeros(len(starts), PHASES_DTYPE)
+        rows["name"] = np.array(_core.PHASES)[phase[starts]]
+        begin = index[starts]
+        last = len(events) - 1
+        clock = self._times()
+        rows["begin_event"] = begin
+        rows["end_event"] = np.append(begin[1:] - 1, last)
+        rows["start_ns"] = clock[begin]
+        rows["end_ns"] = np.append(clock[begin[1:]], clock[last])
+        rows.flags.writeable = False
+        return rows
+
+    def _times(self) -> Ints:
+        """Return time_ns of every event, made never to fall.
+
+        Threads read the clock before they enter the log, so times may be a hair
+        out of order; the order of the log is the truth.
+        """
+        if self._clock is None:
+            clock: Ints = np.maximum.accumulate(self.events()["time_ns"])
+            clock.flags.writeable = False
+            self._clock = clock
+        return self._clock
+
+    def _time(self, event: int) -> int:
+        """Return the time of EVENT; -1 and an empty recording: the start."""
+        if event < 0 or not self._core.events_count:
+            return int(self._core.start_ns)
+        return int(self._times()[event])
+
+    # -- rows ------------------------------------------------------------------
+
+    def _allocations(self) -> Rows:
+        if self._allocation_rows is None:
+            self._allocation_rows = _array(self._core.allocations(), ALLOCATION_DTYPE)
+        return self._allocation_rows
+
+    def events(self, device: object = None) -> Rows:
+        """Return every event in order, ``EVENT_DTYPE``, read-only.
+
+        Args:
+            device: only the events of that device, which are then a copy; row
+                numbers are no longer event numbers.  None: all events.
+        """
+        if self._event_rows is None:
+            self._event_rows = _array(self._core.events(), EVENT_DTYPE)
+        rows = self._event_rows
+        if device is None or (isinstance(device, str) and device == "all"):
+            return rows
+        number = self._device(device)
+        chosen: Rows = rows[rows["device"] == number]
+        chosen.flags.writeable = False
+        return chosen
+
+    def allocations(self, device: object = None) -> Rows:
+        """Return one row a life, ``ALLOCATION_DTYPE``, read-only.
+
+        Births in order, those older than the recording first.
+
+        Args:
+            device: whose lives; ``"all"``: every device's, without a copy, and
+                ``id`` is then the row's number.
+        """
+        rows = self._allocations()
+        if isinstance(device, str) and device == "all":
+            return rows
+        number = self._device(device)
+        if number not in self._of_device:
+            mine = rows["device"] == number
+            if mine.all():
+                self._of_device[number] = rows
+            else:
+                chosen = rows[mine]
+                chosen.flags.writeable = False
+                self._of_device[number] = chosen
+        return self._of_device[number]
+
+    def step_stats(self, device: object = None) -> Rows:
+        """Return peaks per step, ``STEP_DTYPE``: one row a step and device.
+
+        As the tracker wrote them: what was alive before the recording's window
+        has a row too (``recorded`` is 0).
+        """
+        rows: Rows = _array(self._core.steps(), STEP_DTYPE)
+        if not (isinstance(device, str) and device == "all"):
+            rows = rows[rows["device"] == self._device(device)]
+            rows.flags.writeable = False
+        return rows
+
+    def timeline(self, device: object = None, by: str = "category") -> Timeline:
+        """Return the bytes of a device after every event that changed them.
+
+        Args:
+            device: see the class.
+            by: ``"category"``: one column a category, which sum to requested;
+                ``"total"``: the columns requested, active, reserved.
+
+        Returns:
+            ``times_ns`` int64 [n], ``bytes`` int64 [n, k], ``labels`` k texts,
+            ``events`` int64 [n].
+
+        Raises:
+            ValueError: no such device, or no such BY.
+        """
+        kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
+        if by not in kinds:
+            raise ValueError(f"no timeline by {by!r}; choose {_choices(kinds)}")
+        kind, labels = kinds[by]
+        samples = self._sampled(self._device(device), kind)
+        return Timeline(samples.time_ns, samples.bytes, labels, samples.event)
+
+    def _sampled(self, device: int, kind: int) -> Samples:
+        """Return the core's timeline; one sample of zeros if it has none."""
+        key = (device, kind)
+        if key not in self._samples:
+            columns = len(TOTALS) if kind == 0 else len(_core.CATEGORIES)
+            if device in self._core.devices():
+                event, time_ns, amount = self._core.timeline(device, kind)
+                samples = Samples(
+                    _array(event, np.int64),
+                    _array(time_ns, np.int64),
+                    _array(amount, np.int64).reshape(-1, columns),
+                )
+            else:
+                samples = Samples(
+                    np.array([-1], np.int64),
+                    np.array([self._core.start_ns], np.int64),
+                    np.zeros((1, columns), np.int64),
+                )
+            self._samples[key] = samples
+        return self._samples[key]
+
+    # -- moments ---------------------------------------------------------------
+
+    def peak(
+        self,
+        device: object = None,
+        *,
+        of: str = "requested",
+        step: int | None = None,
+        phase: str | None = None,
+        category: str | None = None,
+    ) -> Moment:
+        """Return the first moment at which a value was highest.
+
+        Args:
+            device: see the class.
+            of: ``"requested"`` (what the program asked for), ``"active"`` (the
+                same until a free is completed) or ``"reserved"`` (what torch
+                took from the driver).
+            step: only in that step, its beginning included.
+            phase: only in runs of that phase; see ``phases``.
+            category: the highest bytes of that category instead of OF.
+
+        Raises:
+            ValueError: there is no such device, step, phase or category, or OF
+                is no such value.
+        """
+        number = self._device(device)
+        if of not in TOTALS:
+            raise ValueError(f"no peak of {of!r}; choose {_choices(TOTALS)}")
+        if category is not None:
+            if category not in _core.CATEGORIES:
+                raise ValueError(
+                    f"no category {category!r}; choose {_choices(_core.CATEGORIES)}"
+                )
+            if of != "requested":
+                raise ValueError(
+                    f"categories divide the requested bytes, not {of!r}: "
+                    "leave out one of `of` and `category`"
+                )
+            samples = self._sampled(number, 1)
+            column = samples.bytes[:, _core.CATEGORIES.index(category)]
+        else:
+            samples = self._sampled(number, 0)
+            column = samples.bytes[:, TOTALS.index(of)]
+        begin, end = self._stretches(step, phase)
+        best, at = -1, -1
+        low = np.maximum(np.searchsorted(samples.event, begin, "right") - 1, 0)
+        high = np.searchsorted(samples.event, end, "right")
+        for first, last, start in zip(
+            low.tolist(), high.tolist(), begin.tolist(), strict=True
+        ):
+            if last <= first:
+                continue
+            top = first + int(np.argmax(column[first:last]))
+            if int(column[top]) > best:
+                # A level carried in from before holds at the stretch's start.
+                best, at = int(column[top]), max(int(samples.event[top]), start)
+        return Moment(self, number, at, step=step)
+
+    def _stretches(self, step: int | None, phase: str | None) -> tuple[Ints, Ints]:
+        """Return first and last event, int64 [n] each, of what is asked for."""
+        begin = np.array([-1], np.int64)
+        end = np.array([self._core.events_count], np.int64)
+        if phase is not None:
+            if phase not in _core.PHASES:
+                raise ValueError(f"no phase {phase!r}; choose {_choices(_core.PHASES)}")
+            runs = self.phases[self.phases["name"] == phase]
+            if not len(runs):
+                seen = dict.fromkeys(self.phases["name"].tolist())
+                raise ValueError(
+                    f"nothing was recorded in phase {phase!r}; "
+                    f"phases here: {_choices(seen) or 'none'}"
+                )
+            begin, end = runs["begin_event"], runs["end_event"]
+        if step is not None:
+            row = self._step(step)
+            begin = np.maximum(begin, row["begin_event"])
+            end = np.minimum(end, row["end_event"])
+            inside = begin <= end
+            if not inside.any():
+                raise ValueError(f"step {step} has nothing in phase {phase!r}")
+            begin, end = begin[inside], end[inside]
+        return begin, end
+
+    def _step(self, number: int) -> np.void:
+        steps = self.steps
+        found = np.flatnonzero(steps["number"] == number)
+        if not found.size:
+            if not len(steps):
+                raise ValueError(
+                    f"no step {number!r}: the recording has no steps "
+                    "(call prof.step() once an iteration)"
+                )
+            first, last = int(steps["number"].min()), int(steps["number"].max())
+            there = f"{first}" if first == last else f"{first} to {last}"
+            raise ValueError(f"no step {number!r} in this recording; steps: {there}")
+        row: np.void = steps[found[0]]
+        return row
+
+    def at(
+        self,
+        *,
+        time_ns: int | None = None,
+        event: int | None = None,
+        step: int | None = None,
+        device: object = None,
+    ) -> Moment:
+        """Return the state of a device at one moment.
+
+        Args:
+            time_ns: after the last event that was not later; before the first
+                event it is the state when the recording began.
+            event: after that event; -1: when the recording began.
+            step: at the end of that step.
+            device: see the class.
+
+        Raises:
+            TypeError: not exactly one of TIME_NS, EVENT and STEP was given.
+            ValueError: there is no such event, step or device.
+        """
+        given = [value for value in (time_ns, event, step) if value is not None]
+        if len(given) != 1:
+            raise TypeError("at() takes exactly one of time_ns=, event= and step=")
+        number = self._device(device)
+        if step is not None:
+            return Moment(self, number, int(self._step(step)["end_event"]), step=step)
+        if time_ns is not None:
+            found = int(np.searchsorted(self._times(), time_ns, "right")) - 1
+            return Moment(self, number, found, time_ns=int(time_ns))
+        assert event is not None
+        count = self._core.events_count
+        event = operator.index(event)
+        if not -1 <= event < count:
+            raise ValueError(f"no event {event}; events: -1 (the start) to {count - 1}")
+        return Moment(self, number, event)
+
+    # -- the text behind ids ---------------------------------------------------
+
+    def op(self, index: int) -> str:
+        """Return the text of an op, region or owner id; ``""`` for none.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        return "" if index == NO_INDEX else self._core.text(int(index))
+
+    def module(self, index: int) -> str:
+        """Return the qualified name behind a module id; ``""`` for none.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        return self.op(index)
+
+    def stack(self, index: int) -> tuple[Frame, ...]:
+        """Return the frames behind a stack id, innermost first; ``()`` for none.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        if index == NO_INDEX:
+            return ()
+        return tuple(Frame(*frame) for frame in self._core.stack(int(index)))
+
+    # -- results ---------------------------------------------------------------
+
+    def summary(self, device: object = None, *, limit: int = 12) -> Summary:
+        """Return the account of the peak; ``print`` it.
+
+        Args:
+            device: see the class.
+            limit: rows of the table of holders before the rest is one row.
+        """
+        from memprof.reports.text import Summary
+
+        return Summary(self, device, limit=limit)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording to PATH, whole or not at all.
+
+        Raises:
+            OSError: the file cannot be written; names the path.
+        """
+        self._core.save(os.fspath(path))
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.devices) or "no devices"
+        return (
+            f"<memprof.Recording: {self._core.events_count} events, "
+            f"{len(self.steps)} steps, {where}>"
+        )
+
+    # -- devices ---------------------------------------------------------------
+
+    def _device(self, device: object) -> int:
+        """Return the number of the device that an argument means.
+
+        Raises:
+            ValueError: it was not recorded; names those that were.
+        """
+        known = self._core.devices()
+        if device is None:
+            number = self._current_gpu(known)
+            return number if number is not None else CPU
+        asked = parse_device(device)
+        number = self._current_gpu(known) if asked is None else asked
+        if number is None or (number not in known and (known or number != CPU)):
+            raise ValueError(
+                f"{str(device)!r} was not recorded; devices here: "
+                f"{_choices(map(device_name, known)) or 'none'}"
+            )
+        return number
+
+    def _current_gpu(self, known: list[int]) -> int | None:
+        """Return the GPU in use if it was recorded, else the first that was."""
+        gpus = [number for number in known if number != CPU]
+        current = self._current
+        if current is None:
+            try:
+                current = json.loads(self._core.info or "{}").get("current_device")
+            except (ValueError, AttributeError):
+                current = None
+        if current in gpus:
+            return current
+        return gpus[0] if gpus else None
+
+
+def _choices(names: Any) -> str:
+    """Join NAMES for an error message."""
+    return ", ".join(repr(str(name)) for name in names)
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """Read a recording file.
+
+    A file that was cut, or whose writer was killed, gives what is whole;
+    ``info["finished"]`` is then False.
+
+    Raises:
+        OSError: the file cannot be read.
+        memprof.Error: it is no recording, is damaged in its header, or was
+            written by a newer memprof; says which.
+    """
+    return Recording(_core.load(os.fspath(path)))
