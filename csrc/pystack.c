@@ -77,63 +77,63 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
 #define MIX_D UINT64_C(0xA0761D6478BD642F)
 #define MIX_E UINT64_C(0xE7037ED1A0B428DB)
 
-/* The 8 bytes that end at END; of fewer, those there are. */
-static inline uint64_t
-last_bytes(const char *end, size_t length)
+/* Names, files and line tables die with the code they belong to, and their
+ * addresses are used again like its own: a loop that makes and drops
+ * functions sees the same pointers each time.  So every code object has a
+ * generation as well, another one than all that lay at its address before. */
+#if PY_VERSION_HEX >= 0x030C0000
+
+/* Python numbers its code objects.  (When its 32 bits have run out, new ones
+ * have 0, and the pointers must do.) */
+static inline uint32_t
+generation(const PyCodeObject *code)
 {
-    uint64_t word = 0;
-    if (MP_LIKELY(length >= sizeof(word))) {
-        memcpy(&word, end - sizeof(word), sizeof(word));
-    }
-    else {
-        memcpy(&word, end - length, length);
-    }
-    return word;
+    return code->co_version;
 }
 
-/* Length, end and middle of some bytes. */
-static inline uint64_t
-sample(const char *data, size_t length)
+static void
+watch_code(void)
 {
-    return (last_bytes(data + length, length) ^ length) * MIX_D +
-           last_bytes(data + length / 2, length / 2) * MIX_E;
 }
 
-/* Of a text: its hash where Python has computed it (always, for names that
- * the compiler made), else a sample.  A hash computed later makes the object
- * look new once, which costs one more look at it. */
-static inline uint64_t
-text_sample(PyObject *text)
+#else
+
+/* Python numbers nothing, so deaths are counted, by a few bits of the
+ * address.  They happen under the GIL, and whoever runs new code at an old
+ * address has had it since. */
+static atomic_uint deaths[1 << 12];
+static destructor dealloc_code; /* Python's own; set once, with the GIL */
+
+static inline atomic_uint *
+deaths_at(const void *code)
 {
-    Py_hash_t hash = ((PyASCIIObject *)text)->hash;
-    if (hash != -1) {
-        return (uint64_t)hash * MIX_D;
-    }
-    if (!mp_pytext_is_ready(text)) {
-        return 0;
-    }
-    return sample((const char *)PyUnicode_DATA(text),
-                  (size_t)PyUnicode_GET_LENGTH(text) *
-                      (size_t)PyUnicode_KIND(text));
+    return &deaths[(uint64_t)(uintptr_t)code * MIX_A >> 52];
 }
 
-/* Names and files die with the code they belong to, and their addresses are
- * used again like its own: a loop that makes and drops functions gets the
- * same pointers each time.  So what they point to counts as well, unless the
- * code object has a number of its own. */
-static inline uint64_t
-content_sample(const PyCodeObject *code)
+static inline uint32_t
+generation(const PyCodeObject *code)
 {
-    uint32_t serial = mp_pycode_serial(code);
-    if (serial != 0) {
-        return serial;
-    }
-    uint64_t content = text_sample(code->co_filename);
-    content = content * MIX_A + text_sample(mp_pycode_name(code));
-    return content * MIX_A +
-           sample(PyBytes_AS_STRING(code->co_linetable),
-                  (size_t)PyBytes_GET_SIZE(code->co_linetable));
+    return atomic_load_explicit(deaths_at(code), memory_order_relaxed);
 }
+
+static void
+count_death(PyObject *code)
+{
+    atomic_fetch_add_explicit(deaths_at(code), 1, memory_order_relaxed);
+    dealloc_code(code);
+}
+
+/* For good: an extension is never unloaded. */
+static void
+watch_code(void)
+{
+    if (dealloc_code == NULL) {
+        dealloc_code = PyCode_Type.tp_dealloc;
+        PyCode_Type.tp_dealloc = count_death;
+    }
+}
+
+#endif
 
 /* Cheap: computed for every frame of every walk. */
 static inline uint64_t
@@ -145,7 +145,7 @@ fingerprint(const PyCodeObject *code)
            (((uint64_t)(uint32_t)code->co_firstlineno << 32) ^
             mp_pycode_length(code)) *
                MIX_D +
-           content_sample(code) * MIX_E;
+           generation(code) * MIX_E;
 }
 
 /* -- positions: (code, instruction) -> frame id --------------------------- */
@@ -673,6 +673,7 @@ mp_pystack_init(const char **why)
         }
         atomic_store_explicit(&the_positions, table, memory_order_release);
     }
+    watch_code();
     main_interpreter = PyInterpreterState_Main();
     atomic_store_explicit(&ready, true, memory_order_release);
     return true;

@@ -180,20 +180,6 @@ mp_pycode_name(const PyCodeObject *code)
 #endif
 }
 
-/* A number that no two code objects of an interpreter share, or 0: unknown.
- * Since 3.12 each takes the next of a 32-bit count; when the count has run
- * out, all later ones have 0. */
-static inline uint32_t
-mp_pycode_serial(const PyCodeObject *code)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    return code->co_version;
-#else
-    (void)code;
-    return 0;
-#endif
-}
-
 /* Up to 3.11 a text may still lack its data: made by a very old API. */
 static inline bool
 mp_pytext_is_ready(PyObject *text)
