@@ -1,0 +1,170 @@
+"""The schedule says what torch's says, and the profile goes along as torch's."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import fake_core
+import pytest
+
+# Actions by first letter: None, Warm-up, Record, Save (record and save).
+TABLE = [
+    ({"wait": 1, "warmup": 1, "active": 2}, "NWRSNWRSNWRS"),
+    ({"wait": 1, "warmup": 2, "active": 3, "repeat": 1}, "NWWRRSNNNNNN"),
+    ({"wait": 0, "warmup": 0, "active": 1}, "SSSS"),
+    ({"wait": 2, "warmup": 0, "active": 1, "skip_first": 3}, "NNNNNSNNS"),
+    (
+        {"wait": 3, "warmup": 1, "active": 1, "skip_first": 2, "skip_first_wait": 1},
+        "NNWSNNNWS",
+    ),
+    (
+        {"wait": 2, "warmup": 1, "active": 1, "repeat": 2, "skip_first_wait": 1},
+        "WSNNWSNNNN",
+    ),
+]
+LETTERS = {"NONE": "N", "WARMUP": "W", "RECORD": "R", "RECORD_AND_SAVE": "S"}
+
+
+def letters(function: Any, steps: int) -> str:
+    return "".join(LETTERS[function(step).name] for step in range(steps))
+
+
+def random_schedules(count: int) -> list[dict[str, int]]:
+    choose = random.Random(7).randrange
+    return [
+        {
+            "wait": choose(5),
+            "warmup": choose(4),
+            "active": choose(1, 5),
+            "repeat": choose(4),
+            "skip_first": choose(6),
+            "skip_first_wait": choose(2),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def m():
+    with fake_core.loaded(fake_core.FakeTorch()) as modules, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield modules
+
+
+@pytest.mark.parametrize(("numbers", "expected"), TABLE)
+def test_table(m, numbers, expected):
+    assert letters(m.memprof.schedule(**numbers), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"wait": -1, "warmup": 0, "active": 1},
+        {"wait": 0, "warmup": -1, "active": 1},
+        {"wait": 0, "warmup": 0, "active": 0},
+        {"wait": 0, "warmup": 0, "active": 1, "repeat": -1},
+        {"wait": 0, "warmup": 0, "active": 1, "skip_first": -1},
+    ],
+)
+def test_bad_numbers_are_assertion_errors_as_in_torch(m, bad):
+    with pytest.raises(AssertionError, match="Invalid profiler schedule"):
+        m.memprof.schedule(**bad)
+
+
+def test_negative_step(m):
+    with pytest.raises(AssertionError, match="non-negative"):
+        m.memprof.schedule(wait=0, warmup=1, active=1)(-1)
+
+
+def test_no_warmup_warns(m):
+    with pytest.warns(UserWarning, match="warmup"):
+        m.memprof.schedule(wait=0, warmup=0, active=1)
+
+
+def test_members_are_torchs_where_torch_is_loaded(m):
+    assert m.memprof.schedule(wait=0, warmup=1, active=1)(0) is (
+        fake_core.TorchAction.WARMUP
+    )
+    assert m.memprof.ProfilerAction is fake_core.TorchAction
+
+
+def test_members_are_ours_without_torch(m, monkeypatch):
+    import sys
+
+    monkeypatch.delitem(sys.modules, "torch.profiler")
+    action = m.memprof.schedule(wait=0, warmup=1, active=1)(0)
+    assert action is m.schedule.ProfilerAction.WARMUP
+    assert [a.value for a in m.schedule.ProfilerAction] == [0, 1, 2, 3]
+    assert m.memprof.ProfilerActivity.CPU.name == "CPU"
+
+
+def test_describe_reads_ours_and_torchs(m):
+    numbers = {"wait": 1, "warmup": 2, "active": 3, "repeat": 4, "skip_first": 5}
+    mine = m.schedule.describe(m.memprof.schedule(**numbers))
+    assert mine == {**numbers, "skip_first_wait": 0}
+    assert m.schedule.describe(None) is None
+    assert m.schedule.describe(letters) == "letters"
+
+
+# ---- beside the genuine torch.profiler -----------------------------------------
+
+
+def quiet_profile(torch_profiler: Any) -> Any:
+    """Return torch's state machine without Kineto behind it."""
+
+    def nothing(self: Any) -> None:
+        pass
+
+    steps = ("prepare_trace", "start_trace", "stop_trace")
+    return type("Quiet", (torch_profiler.profile,), dict.fromkeys(steps, nothing))
+
+
+def life(profile: Any, schedule: Any, steps: int) -> list[Any]:
+    """Run STEPS steps and return what a handler saw, and all step numbers."""
+    seen: list[Any] = []
+    prof = profile(
+        schedule=schedule, on_trace_ready=lambda p: seen.append(("ready", p.step_num))
+    )
+    with prof:
+        for _ in range(steps):
+            seen.append((prof.step_num, prof.current_action.name))
+            prof.step()
+    seen.append((prof.step_num, prof.current_action.name))
+    return seen
+
+
+def test_life_is_torchs_for_random_schedules():
+    torch_profiler = pytest.importorskip("torch.profiler")
+    quiet = quiet_profile(torch_profiler)
+    with fake_core.loaded() as m, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        m.profiler.open_follower = lambda torch, options: fake_core.FakeFollower(m.core)
+        for numbers in random_schedules(40):
+            theirs = torch_profiler.schedule(**numbers)
+            ours = m.memprof.schedule(**numbers)
+            assert [ours(k) for k in range(200)] == [theirs(k) for k in range(200)]
+            expected = life(quiet, theirs, 200)
+            assert life(m.profile, ours, 200) == expected
+            assert life(m.profile, theirs, 200) == expected
+            assert life(quiet, ours, 200) == expected
+            assert m.schedule.describe(theirs) == m.schedule.describe(ours)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_wild_schedules_warn_and_save_as_torchs(seed):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    quiet = quiet_profile(torch_profiler)
+    choices = list(torch_profiler.ProfilerAction)[:4]
+    actions = random.Random(seed).choices(choices, k=61)
+
+    def run(profile: Any) -> tuple[list[Any], list[str]]:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            seen = life(profile, lambda step: actions[step], 60)
+        return seen, [str(w.message) for w in said if "Incorrect" in str(w.message)]
+
+    with fake_core.loaded() as m:
+        m.profiler.open_follower = lambda torch, options: fake_core.FakeFollower(m.core)
+        assert run(m.profile) == run(quiet)
