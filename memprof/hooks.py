@@ -6,6 +6,7 @@ optimizers and on parameters. The last profile to stop takes them all off.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import sys
@@ -66,7 +67,8 @@ class Hooks:
         _core.set_callbacks(
             torch.Tensor, self._root_module_runs, self._optimizer_state_came
         )
-        optimizer = torch.optim.optimizer
+        # torch.optim deletes this name from itself.
+        optimizer = importlib.import_module("torch.optim.optimizer")
         self._handles += [
             optimizer.register_optimizer_step_pre_hook(_core.optimizer_pre_hook),
             optimizer.register_optimizer_step_post_hook(_core.optimizer_post_hook),

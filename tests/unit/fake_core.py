@@ -384,6 +384,7 @@ def loaded(torch: FakeTorch | None = None) -> Iterator[types.SimpleNamespace]:
             torch.profiler = profiler  # type: ignore[attr-defined]
             sys.modules["torch"] = torch
             sys.modules["torch.profiler"] = profiler
+            sys.modules["torch.optim.optimizer"] = torch.optim.optimizer
         package = importlib.import_module("memprof")
         package._core = core  # type: ignore[attr-defined]
         names = ("cuda", "heap", "history", "hooks", "modules", "options", "profiler")

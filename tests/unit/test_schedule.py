@@ -9,20 +9,21 @@ from typing import Any
 import fake_core
 import pytest
 
+
 # Actions by first letter: None, Warm-up, Record, Save (record and save).
+def numbers(text: str) -> dict[str, int]:
+    """Read ``"1 2 3"`` as wait, warmup, active, repeat and so on."""
+    names = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
+    return dict(zip(names, map(int, text.split()), strict=False))
+
+
 TABLE = [
-    ({"wait": 1, "warmup": 1, "active": 2}, "NWRSNWRSNWRS"),
-    ({"wait": 1, "warmup": 2, "active": 3, "repeat": 1}, "NWWRRSNNNNNN"),
-    ({"wait": 0, "warmup": 0, "active": 1}, "SSSS"),
-    ({"wait": 2, "warmup": 0, "active": 1, "skip_first": 3}, "NNNNNSNNS"),
-    (
-        {"wait": 3, "warmup": 1, "active": 1, "skip_first": 2, "skip_first_wait": 1},
-        "NNWSNNNWS",
-    ),
-    (
-        {"wait": 2, "warmup": 1, "active": 1, "repeat": 2, "skip_first_wait": 1},
-        "WSNNWSNNNN",
-    ),
+    ("1 1 2", "NWRSNWRSNWRS"),
+    ("1 2 3 1", "NWWRRSNNNNNN"),
+    ("0 0 1", "SSSS"),
+    ("2 0 1 0 3", "NNNNNSNNS"),
+    ("3 1 1 0 2 1", "NNWSNNNWS"),
+    ("2 1 1 2 0 1", "WSNNWSNNNN"),
 ]
 LETTERS = {"NONE": "N", "WARMUP": "W", "RECORD": "R", "RECORD_AND_SAVE": "S"}
 
@@ -33,16 +34,9 @@ def letters(function: Any, steps: int) -> str:
 
 def random_schedules(count: int) -> list[dict[str, int]]:
     choose = random.Random(7).randrange
+    limits = ((0, 5), (0, 4), (1, 5), (0, 4), (0, 6), (0, 2))
     return [
-        {
-            "wait": choose(5),
-            "warmup": choose(4),
-            "active": choose(1, 5),
-            "repeat": choose(4),
-            "skip_first": choose(6),
-            "skip_first_wait": choose(2),
-        }
-        for _ in range(count)
+        numbers(" ".join(str(choose(*limit)) for limit in limits)) for _ in range(count)
     ]
 
 
@@ -53,24 +47,16 @@ def m():
         yield modules
 
 
-@pytest.mark.parametrize(("numbers", "expected"), TABLE)
-def test_table(m, numbers, expected):
-    assert letters(m.memprof.schedule(**numbers), len(expected)) == expected
+@pytest.mark.parametrize(("text", "expected"), TABLE)
+def test_table(m, text, expected):
+    schedule = m.memprof.schedule(**numbers(text))
+    assert letters(schedule, len(expected)) == expected
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"wait": -1, "warmup": 0, "active": 1},
-        {"wait": 0, "warmup": -1, "active": 1},
-        {"wait": 0, "warmup": 0, "active": 0},
-        {"wait": 0, "warmup": 0, "active": 1, "repeat": -1},
-        {"wait": 0, "warmup": 0, "active": 1, "skip_first": -1},
-    ],
-)
+@pytest.mark.parametrize("bad", ["-1 0 1", "0 -1 1", "0 0 0", "0 0 1 -1", "0 0 1 0 -1"])
 def test_bad_numbers_are_assertion_errors_as_in_torch(m, bad):
     with pytest.raises(AssertionError, match="Invalid profiler schedule"):
-        m.memprof.schedule(**bad)
+        m.memprof.schedule(**numbers(bad))
 
 
 def test_negative_step(m):
@@ -101,9 +87,8 @@ def test_members_are_ours_without_torch(m, monkeypatch):
 
 
 def test_describe_reads_ours_and_torchs(m):
-    numbers = {"wait": 1, "warmup": 2, "active": 3, "repeat": 4, "skip_first": 5}
-    mine = m.schedule.describe(m.memprof.schedule(**numbers))
-    assert mine == {**numbers, "skip_first_wait": 0}
+    mine = m.schedule.describe(m.memprof.schedule(**numbers("1 2 3 4 5")))
+    assert mine == numbers("1 2 3 4 5 0")
     assert m.schedule.describe(None) is None
     assert m.schedule.describe(letters) == "letters"
 
@@ -141,9 +126,9 @@ def test_life_is_torchs_for_random_schedules():
     with fake_core.loaded() as m, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         m.profiler.open_follower = lambda torch, options: fake_core.FakeFollower(m.core)
-        for numbers in random_schedules(40):
-            theirs = torch_profiler.schedule(**numbers)
-            ours = m.memprof.schedule(**numbers)
+        for chosen in random_schedules(40):
+            theirs = torch_profiler.schedule(**chosen)
+            ours = m.memprof.schedule(**chosen)
             assert [ours(k) for k in range(200)] == [theirs(k) for k in range(200)]
             expected = life(quiet, theirs, 200)
             assert life(m.profile, ours, 200) == expected
