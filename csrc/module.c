@@ -128,7 +128,7 @@ shim_info(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
     if (mp_hook_shim() == NULL) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("{ssssssI}", "path", loaded_shim.path,
+    return Py_BuildValue("{sssssssI}", "path", loaded_shim.path,
                          "torch_version", loaded_shim.torch_version, "stamp",
                          loaded_shim.stamp, "cxx11_abi",
                          loaded_shim.cxx11_abi);
