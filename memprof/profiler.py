@@ -385,34 +385,39 @@ class profile(Results):
             raise PermissionError(f"path={path!r} cannot be written")
 
     def _info(self, core: _core.Recording) -> str:
-        follower = self._follower
+        follower, torch = self._follower, self._torch
         assert follower is not None
-        start, begin = self._counters
-        return info.text(
-            {
-                **info.versions(self._torch),
-                **info.device_facts(self._torch, core.devices()),
-                **follower.facts(),
-                "schedule": describe(self.schedule),
-                "window": self._windows,
-                "step_num": self.step_num,
-                "trace_id": self._trace_id,
-                "record_shapes": self._options.shapes,
-                "budgets": {
-                    "events": self._options.event_budget,
-                    "allocations": self._options.allocation_budget,
-                },
-                "torch_counters": info.torch_counters(
-                    start, begin, cuda.counters(self._torch)
-                ),
-                "wall": {
-                    **self._started,
-                    "begin_ns": self._begun_wall_ns,
-                    "end_ns": time.time_ns(),
-                },
-                "metadata": self._metadata,
-            }
-        )
+        options, (start, begin) = self._options, self._counters
+        facts: dict[str, Any] = {
+            "schedule": describe(self.schedule),
+            "window": self._windows,
+            "step_num": self.step_num,
+            "trace_id": self._trace_id,
+            "record_shapes": options.shapes,
+            "budgets": {
+                "events": options.event_budget,
+                "allocations": options.allocation_budget,
+            },
+            "wall": {
+                **self._started,
+                "begin_ns": self._begun_wall_ns,
+                "end_ns": time.time_ns(),
+            },
+            "metadata": self._metadata,
+        }
+
+        def counters() -> dict[str, Any]:
+            return info.torch_counters(start, begin, cuda.counters(torch))
+
+        # One fact that cannot be had must not cost the others.
+        for what, part in (
+            ("versions", lambda: info.versions(torch)),
+            ("devices", lambda: info.device_facts(torch, core.devices())),
+            ("sources", follower.facts),
+            ("counters", lambda: {"torch_counters": counters()}),
+        ):
+            self._try(f"info of {what}", lambda part=part: facts.update(part()))
+        return info.text(facts)
 
     # -- guards ----------------------------------------------------------------
 
