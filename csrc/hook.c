@@ -470,7 +470,7 @@ mp_hook_cpu_alloc(void *pointer, size_t bytes)
 void
 mp_hook_cpu_free(void *pointer)
 {
-    if (!wanted(MP_HOOK_CPU)) {
+    if (!wanted(MP_HOOK_CPU) || pointer == NULL) { /* freeing NULL is legal */
         return;
     }
     context_t *context = context_get();

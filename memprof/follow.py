@@ -34,6 +34,13 @@ class Follower(Protocol):
     def snapshot(self) -> _core.Recording:
         """Return a copy of what the open window holds so far."""
 
+    def counters(self, device: int) -> dict[str, dict[str, int]]:
+        """Return what is counted of DEVICE (-1: the CPU) since the start.
+
+        Raises:
+            MemprofError: This follower counts at the end only.
+        """
+
     def stop(self) -> None:
         """Follow no longer; every hook that nobody else needs is gone."""
 

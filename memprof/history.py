@@ -12,13 +12,13 @@ import inspect
 import os
 import threading
 import time
-import warnings
 from typing import Any, TypeAlias
 
 from memprof import _core, cuda
 from memprof.errors import MemprofError
 from memprof.follow import source
 from memprof.options import Options
+from memprof.warn import warn
 
 FEED_ROWS = 4096
 """Rows a call: the core's log takes a call's rows as a whole or not at all."""
@@ -76,11 +76,10 @@ class History:
         except BaseException:
             self._leave()
             raise
-        warnings.warn(
+        warn(
             f"memprof records from torch's memory history: {self._reason}. Lost: the "
             "CPU's memory, ops, modules, categories and what happens between "
-            "recorded steps; each allocation costs more",
-            stacklevel=4,
+            "recorded steps; each allocation costs more"
         )
 
     def stop(self) -> None:
@@ -201,6 +200,12 @@ class History:
             return {"segments": [], "device_traces": []}
         state: dict[str, Any] = self._torch.cuda.memory._snapshot()
         return state
+
+    def counters(self, device: int) -> dict[str, dict[str, int]]:
+        """See ``Follower``."""
+        raise MemprofError(
+            "counters(): torch's memory history is read at the end of the recording"
+        )
 
     def facts(self) -> dict[str, Any]:
         """See ``Follower``."""

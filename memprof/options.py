@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from memprof.errors import MemprofError
+from memprof.warn import warn
 
 DEFAULT_BUDGET = 2 << 30
 """Bytes of address space for events, and for lives; touched only as used."""
@@ -92,16 +92,12 @@ def followed_devices(
     return "CPU" in names, "CUDA" in names
 
 
-def warn_ignored(stacklevel: int, **arguments: object) -> None:
+def warn_ignored(**arguments: object) -> None:
     """Say once which arguments have no meaning for memory.
 
     Args:
-        stacklevel: Of the caller's caller, as for ``warnings.warn``.
         arguments: Name and value; None and False ask for nothing.
     """
     ignored = [k for k, v in arguments.items() if v is not None and v is not False]
     if ignored:
-        warnings.warn(
-            f"memprof ignores {', '.join(ignored)}: no meaning for memory",
-            stacklevel=stacklevel + 1,
-        )
+        warn(f"memprof ignores {', '.join(ignored)}: no meaning for memory")

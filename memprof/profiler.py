@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from memprof.options import DEFAULT_BUDGET, Options, followed_devices, warn_igno
 from memprof.results import Results
 from memprof.schedule import RECORDING, ProfilerAction, describe, torch_enum
 from memprof.sources import open_follower
+from memprof.warn import warn
 
 if TYPE_CHECKING:
     from memprof.follow import Follower
@@ -105,7 +105,6 @@ class profile(Results):
             allocation_budget=allocation_budget,
         )
         warn_ignored(
-            2,
             with_flops=with_flops,
             experimental_config=experimental_config,
             execution_trace_observer=execution_trace_observer,
@@ -224,10 +223,9 @@ class profile(Results):
         except Exception as problem:
             if error is None:
                 raise
-            warnings.warn(
+            warn(
                 f"on_trace_ready raised {type(problem).__name__}: {problem} (after "
-                f"{type(error).__name__} in the profiled code)",
-                stacklevel=2,
+                f"{type(error).__name__} in the profiled code)"
             )
 
     def __repr__(self) -> str:
@@ -264,6 +262,37 @@ class profile(Results):
             f"{self.current_action.name} by the schedule"
         )
 
+    def counters(self, device: object = None) -> dict[str, dict[str, int]]:
+        """Return what is counted of a device since ``start``, up to now.
+
+        Unlike torch's counters these are never reset by anybody, and they
+        count recorded and other steps alike.
+
+        Args:
+            device: An int, ``"cuda:0"``, ``"cpu"`` or a ``torch.device``; None:
+                the GPU in use, else the CPU.
+
+        Returns:
+            ``{name: {"current", "peak", "total"}}`` for ``requested_bytes``,
+            ``active_bytes``, ``reserved_bytes``, ``allocated_blocks``,
+            ``active_blocks`` and ``segments``; all 0 for a device that nothing
+            touched.
+
+        Raises:
+            MemprofError: The profile is not running, or records from torch's
+                memory history, which is read at the end only.
+            ValueError: Not a device.
+        """
+        from memprof.recording import parse_device
+
+        follower = self._require("counters")
+        current = cuda.current(self._torch)
+        number = -1 if current is None else current
+        if device is not None:
+            asked = parse_device(device)  # None: "cuda", the one in use
+            number = (current or 0) if asked is None else asked
+        return follower.counters(number)
+
     # -- metadata, as torch has it -----------------------------------------------
 
     def add_metadata(self, key: str, value: str) -> None:
@@ -297,9 +326,7 @@ class profile(Results):
         if before != "RECORD_AND_SAVE" and after in ("NONE", "WARMUP"):
             wrong = before == "RECORD" or (before, after) == ("WARMUP", "NONE")
             if wrong:
-                warnings.warn(
-                    f"Incorrect schedule: {before} followed by {after}", stacklevel=3
-                )
+                warn(f"Incorrect schedule: {before} followed by {after}")
         over = before == "RECORD_AND_SAVE" or after not in RECORDING
         if self._window_open and over:
             ended = self._end_window()
@@ -314,7 +341,7 @@ class profile(Results):
         try:
             self._open_window(self._window_path())
         except OSError as problem:
-            warnings.warn(f"memprof records in memory only: {problem}", stacklevel=4)
+            warn(f"memprof records in memory only: {problem}")
             self._open_window(None)
 
     def _open_window(self, path: str | None) -> None:
@@ -342,7 +369,7 @@ class profile(Results):
             core = follower.window_end()
         except Exception as problem:
             self._failure = f"{type(problem).__name__}: {problem}"
-            warnings.warn(f"memprof lost this window: {self._failure}", stacklevel=4)
+            warn(f"memprof lost this window: {self._failure}")
             return False
         self._last = Recording(core, None)
         self._try("the recording's info", self._describe, core)
@@ -450,11 +477,10 @@ class profile(Results):
         if self._follower is None or self._pid == os.getpid():
             return False
         if self._pid != -1:
-            warnings.warn(
+            warn(
                 f"this profile was started by process {self._pid}, which goes on "
                 f"recording; nothing is recorded in its forked child {os.getpid()} "
-                "unless that starts a profile of its own",
-                stacklevel=3,
+                "unless that starts a profile of its own"
             )
             self._pid = -1
         return True
@@ -464,10 +490,9 @@ class profile(Results):
         try:
             call(*args)
         except Exception as problem:
-            warnings.warn(
+            warn(
                 f"memprof: {what} failed ({type(problem).__name__}: {problem}); "
-                "the program goes on",
-                stacklevel=4,
+                "the program goes on"
             )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from memprof.warn import warn
 
 RECORDING = ("RECORD", "RECORD_AND_SAVE")
 """Names of the actions during which a window is open."""
@@ -112,10 +113,7 @@ def schedule(
             f"skip_first={skip_first} (need >= 0)."
         )
     if warmup == 0:
-        warnings.warn(
-            "Profiler won't be using warmup, this can skew profiler results",
-            stacklevel=2,
-        )
+        warn("Profiler won't be using warmup, this can skew profiler results")
     return Schedule(wait, warmup, active, repeat, skip_first, skip_first_wait)
 
 

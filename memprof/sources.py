@@ -21,6 +21,16 @@ from memprof.options import Options
 FORCE = "MEMPROF_SOURCE"
 """Environment: ``history`` uses torch's memory history though a shim fits."""
 
+COUNTED = (
+    "requested_bytes",
+    "active_bytes",
+    "reserved_bytes",
+    "allocated_blocks",
+    "active_blocks",
+    "segments",
+)
+"""What the core counts of a device: MP_STAT_LIST of ``csrc/tracker.h``."""
+
 SHOWN_STEPS = 1000
 """How many steps outside windows the info keeps; the last ones."""
 
@@ -213,6 +223,14 @@ class Live:
         """See ``Follower``."""
         self._explore(first=False)
         return self._session.snapshot()
+
+    def counters(self, device: int) -> dict[str, dict[str, int]]:
+        """See ``Follower``."""
+        counted = self._session.stats(device)
+        if counted is not None:
+            return counted
+        zero = {"current": 0, "peak": 0, "total": 0}
+        return {name: dict(zero) for name in COUNTED}
 
     def facts(self) -> dict[str, Any]:
         """See ``Follower``."""
