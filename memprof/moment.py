@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core
+from memprof.rows import NO_INDEX, Ints, Rows
 
 if TYPE_CHECKING:
     from memprof.recording import Frame, Recording
 
-Rows: TypeAlias = NDArray[np.void]
-Ints: TypeAlias = NDArray[np.int64]
-
-NO_INDEX = 0xFFFFFFFF
 BACKWARD = 2  # index into _core.PHASES
 
 KEYS = (
@@ -205,8 +202,17 @@ class Moment:
 
     @property
     def module(self) -> str:
-        """Qualified name of the module the event happened in; ``""``: none."""
-        return self._text("module")
+        """Qualified name of the module the event happened in; ``""``: none.
+
+        For a block born in backward the forward module that caused it.
+        """
+        found = self._text("module")
+        if not found and self.phase == _core.PHASES[BACKWARD]:
+            lives = self._recording.allocations("all")
+            born = lives[lives["born_event"] == self.event]
+            if len(born) and self.event >= 0:
+                found = self._recording.op(int(born[0]["forward_module"]))
+        return found
 
     @property
     def op(self) -> str:

@@ -14,77 +14,14 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
-from memprof.moment import OTHER, cut
+from memprof.moment import OTHER
+from memprof.reports.facts import SPARK_COLUMNS, gather
+from memprof.reports.units import count_text, counted, shares, size_text, sparks
 
 if TYPE_CHECKING:
-    from memprof.moment import Moment
     from memprof.recording import Recording
 
-SCHEMA = 1
 MIN_WIDTH = 80
-HTML_ROWS = 50
-SPARKS = ".:-=+*#@"
-SPARK_COLUMNS = 11  # of one step
-BY = ("category", "module", "op", "line")
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
-def size_text(amount: int, digits: int = 3) -> str:
-    """Write bytes in IEC units with DIGITS significant digits.
-
-    >>> size_text(12_713_115_648), size_text(12_713_115_648, 4), size_text(7)
-    ('11.8 GiB', '11.84 GiB', '7 B')
-    """
-    value, unit = float(abs(amount)), 0
-    while unit + 1 < len(UNITS):
-        places = max(digits - len(str(int(value))), 0)
-        if round(value, places if unit else 0) < 1024:
-            break
-        value, unit = value / 1024, unit + 1
-    sign = "-" if amount < 0 else ""
-    if unit == 0:
-        return f"{amount} B"
-    places = max(digits - len(str(int(round(value, digits)))), 0)
-    return f"{sign}{value:.{places}f} {UNITS[unit]}"
-
-
-def count_text(number: int) -> str:
-    """Write a count in groups of three digits: ``1 004 212``."""
-    return f"{number:,}".replace(",", " ")
-
-
-def counted(number: int, what: str) -> str:
-    """Write ``1 step``, ``3 steps``."""
-    return f"{count_text(number)} {what}{'' if number == 1 else 's'}"
-
-
-def shares(parts: Sequence[int], places: int = 0) -> list[str]:
-    """Write PARTS as percentages that sum to 100 (largest remainders)."""
-    total = sum(parts)
-    if total <= 0:
-        return [f"{0:.{places}f}"] * len(parts)
-    scale = 100 * 10**places
-    floors = [part * scale // total for part in parts]
-    left = scale - sum(floors)
-    rest = sorted(
-        range(len(parts)), key=lambda i: (-(parts[i] * scale % total), -parts[i], i)
-    )
-    for i in rest[:left]:
-        floors[i] += 1
-    return [f"{floor / 10**places:.{places}f}" for floor in floors]
-
-
-def sparks(values: Sequence[int], top: int) -> str:
-    """Draw VALUES from 0 to TOP, one sign each."""
-    if top <= 0:
-        return SPARKS[0] * len(values)
-    last = len(SPARKS) - 1
-    return "".join(SPARKS[min(value * len(SPARKS) // top, last)] for value in values)
-
-
-# -- facts ---------------------------------------------------------------------
 
 
 class Summary:
@@ -138,196 +75,6 @@ class Summary:
         return html_table(self._facts)
 
 
-def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
-    """Collect what the block says; see ``Summary.to_dict``."""
-    if limit < 0:
-        raise ValueError(f"limit must be 0 or more, not {limit}")
-    info = recording.info
-    peak = recording.peak(device)
-    held = fold(peak.rows(BY))
-    facts = info["device_facts"].get(peak.device)
-    facts = facts if isinstance(facts, dict) else {}
-    return {
-        "schema": SCHEMA,
-        "run": _run_name(info),
-        "device": peak.device,
-        "device_name": facts.get("name"),
-        "device_total_bytes": facts.get("total_bytes"),
-        "device_used_bytes": facts.get("used_bytes"),
-        "events": info["events"],
-        "allocations": len(recording.allocations(device)),
-        "dropped": info["dropped"],
-        "defects": info["defects"],
-        "finished": info["finished"],
-        "damaged_bytes": info["damaged_bytes"],
-        "steps": _steps(recording, peak),
-        "sparks": _spark_columns(recording, peak),
-        "peak": {
-            "requested_bytes": peak.requested,
-            "active_bytes": peak.active,
-            "reserved_bytes": peak.reserved if peak.device != "cpu" else None,
-            "time_ns": peak.time_ns,
-            "event": peak.event,
-            "step": peak.step,
-            "phase": peak.phase,
-            "module": peak.module,
-            "op": peak.op,
-        },
-        "categories": peak.categories,
-        "rows": cut(held, BY, limit),
-        "rows_total": len(held),
-        "torch": _torch_peak(info, peak),
-        "others": {
-            name: recording.peak(name).requested
-            for name in recording.devices
-            if name != peak.device
-        },
-    }
-
-
-def _run_name(info: dict[str, Any]) -> str:
-    """Return what ran: the script's name if the profile wrote one."""
-    script = info.get("script")
-    return os.path.basename(script) if isinstance(script, str) else ""
-
-
-def _steps(recording: Recording, peak: Moment) -> list[dict[str, int]]:
-    """Return each step's highest and last requested bytes."""
-    samples = recording._sampled(peak._number, 0)
-    column = samples.bytes[:, 0]
-    found = []
-    for step in recording.steps:
-        first = np.searchsorted(samples.event, step["begin_event"], "right") - 1
-        last = np.searchsorted(samples.event, step["end_event"], "right")
-        inside = column[max(int(first), 0) : int(last)]
-        found.append(
-            {
-                "number": int(step["number"]),
-                "start_ns": int(step["start_ns"]),
-                "end_ns": int(step["end_ns"]),
-                "peak_bytes": int(inside.max()),
-                "end_bytes": int(inside[-1]),
-            }
-        )
-    return found
-
-
-def _spark_columns(recording: Recording, peak: Moment) -> list[list[int]]:
-    """Cut each step (without steps: the run) into columns of equal time.
-
-    Returns:
-        Per step the highest requested bytes of each column, what was alive when
-        the column began included.
-    """
-    samples = recording._sampled(peak._number, 0)
-    time_ns = np.maximum.accumulate(samples.time_ns)
-    column = samples.bytes[:, 0]
-    steps = recording.steps
-    spans = [(int(step["start_ns"]), int(step["end_ns"])) for step in steps]
-    if not spans:
-        spans = [(int(time_ns[0]), int(time_ns[-1]))]
-    drawn = []
-    for start, end in spans:
-        edges = np.linspace(start, end, SPARK_COLUMNS + 1).astype(np.int64)
-        edges[-1] = end
-        low = np.maximum(np.searchsorted(time_ns, edges[:-1], "right") - 1, 0)
-        high = np.maximum(np.searchsorted(time_ns, edges[1:], "right"), low + 1)
-        drawn.append(
-            [
-                int(column[first:last].max())
-                for first, last in zip(low.tolist(), high.tolist(), strict=True)
-            ]
-        )
-    return drawn
-
-
-def _torch_peak(info: dict[str, Any], peak: Moment) -> dict[str, Any]:
-    """Set torch's own counter beside our peak, or say why that is no use."""
-    known = info.get("torch_peak")
-    known = known.get(peak.device) if isinstance(known, dict) else None
-    found: dict[str, Any] = {
-        "max_memory_allocated": None,
-        "rounding_bytes": None,
-        "why_not": None,
-    }
-    if peak.device == "cpu":
-        found["why_not"] = "torch keeps no such counter for the CPU"
-        return found
-    if not isinstance(known, dict) or known.get("at_end") is None:
-        found["why_not"] = "torch's counter was not read"
-        return found
-    at_end, at_start = int(known["at_end"]), known.get("at_start")
-    found["max_memory_allocated"] = at_end
-    if at_start is None or at_end <= int(at_start):
-        found["why_not"] = "torch reached it before this recording"
-    elif at_end < peak.requested:
-        found["why_not"] = "torch's counter was reset during the recording"
-    elif info["dropped"]:
-        found["why_not"] = f"{counted(info['dropped'], 'event')} were dropped"
-    else:
-        found["rounding_bytes"] = at_end - peak.requested
-    return found
-
-
-# -- folding -------------------------------------------------------------------
-
-_NUMBER = re.compile(r"(?<![^. ])\d+(?![^. ])")
-_PARTS = re.compile(r"([. ])")
-
-
-def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join rows that differ only in the numbers of repeated layers.
-
-    ``layers.0.attn`` and ``layers.1.attn`` become ``layers.*.attn``; a number
-    that is the same in all joined rows stays.  An owner's name in place of a
-    line folds in the same way.
-    """
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        key = (
-            row["category"],
-            _NUMBER.sub("*", row["module"]),
-            row["op"],
-            _fold_line(row["line"]),
-        )
-        groups.setdefault(key, []).append(row)
-    folded = [
-        {
-            "bytes": sum(row["bytes"] for row in group),
-            "count": sum(row["count"] for row in group),
-            "category": group[0]["category"],
-            "module": _common([row["module"] for row in group]),
-            "op": group[0]["op"],
-            "line": _common([row["line"] for row in group]),
-            "modules": len({row["module"] for row in group}),
-        }
-        for group in groups.values()
-    ]
-    folded.sort(
-        key=lambda row: (
-            -row["bytes"],
-            -row["count"],
-            *(str(row[key]) for key in BY),
-        )
-    )
-    return folded
-
-
-def _fold_line(line: str) -> str:
-    """Fold an owner's name; the line of a file stays as it is."""
-    return line if ":" in line else _NUMBER.sub("*", line)
-
-
-def _common(names: list[str]) -> str:
-    """Write equal parts of dotted names, and ``*`` where they differ."""
-    if len(set(names)) == 1:
-        return names[0]
-    columns = zip(*(_PARTS.split(name) for name in names), strict=True)
-    return "".join(
-        parts[0] if len(set(parts)) == 1 else "*" for parts in map(list, columns)
-    )
-
-
 # -- the block -----------------------------------------------------------------
 
 
@@ -341,11 +88,11 @@ def lines(facts: dict[str, Any], width: int, exact: bool = False) -> list[str]:
     """
     body = [
         *_head_lines(facts, width),
-        *_peak_lines(facts),
+        *_peak_lines(facts, width),
         *_spark_lines(facts, width),
         *_category_lines(facts, width),
         *_torch_lines(facts),
-        *_event_lines(facts),
+        *_event_lines(facts, width),
         "",
         *_table_lines(facts, width, exact),
     ]
@@ -365,19 +112,18 @@ def _head_lines(facts: dict[str, Any], width: int) -> list[str]:
         counted(facts["allocations"], "allocation"),
         f"({count_text(facts['dropped'])} dropped)",
     ]
-    head = "  ".join(part for part in parts if part)
-    cut_off = []
+    head = [part for part in parts if part]
+    out = ["  ".join(head)]
+    if len(out[0]) > width:  # what is counted goes into a line of its own
+        out = ["  ".join(head[:-3]), "  ".join(["       ", *head[-3:]])]
     if not facts["finished"]:
         damaged = facts["damaged_bytes"]
-        cut_off = [
-            "  ! the recording is cut"
-            + (f" ({count_text(damaged)} bytes at its end are damaged)" * bool(damaged))
-            + ": this is what is whole"
-        ]
-    return [head, *cut_off]
+        end = f" ({count_text(damaged)} bytes at its end are damaged)" * bool(damaged)
+        out.append(f"  ! the recording is cut{end}: this is what is whole")
+    return out
 
 
-def _peak_lines(facts: dict[str, Any]) -> list[str]:
+def _peak_lines(facts: dict[str, Any], width: int) -> list[str]:
     peak = facts["peak"]
     requested, reserved = peak["requested_bytes"], peak["reserved_bytes"]
     when = [] if peak["step"] is None else [f"step {peak['step']}"]
@@ -385,35 +131,35 @@ def _peak_lines(facts: dict[str, Any]) -> list[str]:
         when = ["before the first recorded event"]
     elif peak["phase"] != "other" or not when:
         when.append(peak["phase"] if peak["phase"] != "other" else "outside of steps")
-    if peak["module"]:
-        when.append(peak["module"])
-    elif peak["op"]:
-        when.append(peak["op"])
+    what = peak["module"] or peak["op"]
+    if what:
+        when.append(what)
     total = facts["device_total_bytes"]
-    share = f"   {100 * requested / total:.1f} % of {size_text(total)}" if total else ""
+    share = f"{100 * requested / total:.1f} % of {size_text(total)}" if total else ""
+    where = ", ".join(when)
+    room = width - len(_figure("peak", requested, ""))
+    if len(where) + 3 + len(share) <= room:
+        where, share = f"{where}   {share}" if share else where, ""
     out = [
-        f"  peak      {size_text(requested, 4):>10}   {', '.join(when)}{share}",
-        f"            {'':>10}   = {requested} bytes requested",
+        _figure("peak", requested, _shorten(where, room, "right")),
+        _figure("", None, f"{requested} bytes requested" + f"   {share}" * bool(share)),
     ]
-    if reserved is not None:
-        slack = size_text(reserved - requested, 4)
-        out.append(
-            f"  reserved  {size_text(reserved, 4):>10}   "
-            f"= requested + rounding and cached free {slack}"
-        )
     waiting = peak["active_bytes"] - requested
+    if reserved is not None:
+        slack = size_text(reserved - requested - waiting, 4)
+        parts = "requested + waiting" if waiting else "requested"
+        text = f"= {parts} + rounding and cached free {slack}"
+        out.append(_figure("reserved", reserved, text))
     if waiting:
-        out.append(
-            f"  waiting   {size_text(waiting, 4):>10}   freed, but a stream still "
-            "uses it; not in the peak"
-        )
-    used = facts["device_used_bytes"]
-    if used and reserved is not None:
-        out.append(
-            f"  device    {size_text(used, 4):>10}   "
-            f"outside torch {size_text(used - reserved, 4)}"
-        )
+        text = "freed, but a stream may still use it; not in the peak"
+        out.append(_figure("waiting", waiting, text))
     return out
+
+
+def _figure(label: str, amount: int | None, text: str) -> str:
+    """Write ``label  size  text`` in the columns of the block's upper half."""
+    size = "" if amount is None else size_text(amount, 4)
+    return f"  {label:<9} {size:>10}   {text}"
 
 
 def _spark_lines(facts: dict[str, Any], width: int) -> list[str]:
@@ -451,40 +197,45 @@ def _category_lines(facts: dict[str, Any], width: int) -> list[str]:
     return _wrapped("at peak", words, width)
 
 
-def _wrapped(label: str, words: Iterable[str], width: int) -> list[str]:
-    """Set WORDS in lines, LABEL before the first."""
-    out, line = [], f"  {label:<9}"
+def _wrapped(
+    label: str, words: Iterable[str], width: int, gap: str = "  "
+) -> list[str]:
+    """Set WORDS in lines of WIDTH, LABEL before the first."""
+    out: list[str] = []
+    line, between = f"  {label:<9}", " "
     for word in words:
-        gap = " " if line == f"  {label:<9}" else "  "
-        if len(line) + len(gap) + len(word) > width and line.strip() != label:
+        if len(line) > 11 and len(line + gap + word) > width:
             out.append(line)
-            line, gap = " " * 11, " "
-        line += gap + word
+            line, between = f"  {'':<9}", " "
+        line += between + word
+        between = gap
     return [*out, line]
 
 
 def _torch_lines(facts: dict[str, Any]) -> list[str]:
     torch = facts["torch"]
-    figure = torch["max_memory_allocated"]
+    figure, rounding = torch["max_memory_allocated"], torch["rounding_bytes"]
     if figure is None:
         return []
-    text = f"max_memory_allocated {size_text(figure, 4)} ({figure} bytes)"
     if torch["why_not"]:
-        return [f"  torch     {text}: not comparable, {torch['why_not']}"]
+        return [
+            _figure("torch", figure, "max_memory_allocated, not of this peak:"),
+            _figure("", None, torch["why_not"]),
+        ]
+    peak = facts["peak"]["requested_bytes"]
+    text = f"max_memory_allocated = peak + rounding {size_text(rounding, 4)}"
     return [
-        f"  torch     {text}",
-        f"            = peak {size_text(facts['peak']['requested_bytes'], 4)} "
-        f"+ rounding {size_text(torch['rounding_bytes'], 4)}",
+        _figure("torch", figure, text),
+        _figure("", None, f"{figure} = {peak} + {rounding} bytes"),
     ]
 
 
-def _event_lines(facts: dict[str, Any]) -> list[str]:
+def _event_lines(facts: dict[str, Any], width: int) -> list[str]:
     defects = dict(facts["defects"])
-    unmatched = defects.pop("unmatched_frees", 0)
     words = [
         counted(facts["events"], "event"),
         f"{count_text(facts['dropped'])} dropped",
-        counted(unmatched, "unmatched free"),
+        counted(defects.pop("unmatched_frees", 0), "unmatched free"),
     ]
     foreign = defects.pop("foreign_frees", 0)
     if foreign and facts["device"] == "cpu":
@@ -494,18 +245,29 @@ def _event_lines(facts: dict[str, Any]) -> list[str]:
         for name, number in defects.items()
         if number
     ]
-    out = [f"  events    {', '.join(words)}"]
+    if facts["own_bytes"] is not None:
+        words.append(f"memprof itself {size_text(facts['own_bytes'])} on the host")
+    words = [f"{word}," for word in words[:-1]] + words[-1:]
+    out = _wrapped("events", words, width, " ")
     if facts["dropped"]:
         out.append("  ! events were lost because the log was full: sums may be short")
+    if facts["sources"]:
+        live = [name for name, why in facts["sources"].items() if not why]
+        out += _wrapped("sources", live, width)
+        for name, why in facts["sources"].items():
+            if why:
+                out += _wrapped("", f"without {name}: {why}".split(" "), width, " ")
     if facts["others"]:
-        peaks = (f"{name} {size_text(size)}" for name, size in facts["others"].items())
-        out.append(f"  also      {', '.join(peaks)} at their own peaks")
+        peaks = [f"{name} {size_text(size)}," for name, size in facts["others"].items()]
+        own = "at its own peak" if len(peaks) == 1 else "at their own peaks"
+        peaks[-1] = f"{peaks[-1][:-1]} {own}"
+        out += _wrapped("also", peaks, width, " ")
     return out
 
 
-# Least columns of the three texts of the table, and the order they give way in.
-_LEAST = {"module": 12, "op": 12, "line": 16}
-_SHORTENS_LEFT = ("module", "line")
+# Least columns of the three texts of the table.
+_LEAST = {"module": 12, "op": 10, "line": 16}
+_TITLES = ("bytes", "%", "n", "category", "module", "op", "where")
 
 
 def _table_lines(facts: dict[str, Any], width: int, exact: bool) -> list[str]:
@@ -514,44 +276,58 @@ def _table_lines(facts: dict[str, Any], width: int, exact: bool) -> list[str]:
     if not rows:
         return ["  nothing was alive"]
     percent = shares([row["bytes"] for row in rows], 1)
-    body = [
-        [
+    numbers = [
+        (
             str(row["bytes"]) if exact else size_text(row["bytes"]),
             part,
             count_text(row["count"]),
-            row["category"],
-            *_where_texts(row),
-        ]
+        )
         for row, part in zip(rows, percent, strict=True)
     ]
-    titles = ["bytes", "%", "n", "category", "module", "op", "where"]
-    columns = [
-        [title, *column] for title, column in zip(titles, zip(*body), strict=True)
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    widths = [max(widths[0], 10), max(widths[1], 5), max(widths[2], 4), *widths[3:]]
-    spare = width - 2 * (len(widths) - 1) - sum(widths[:4])
-    widths[4:] = _fit(widths[4:], list(_LEAST.values()), spare)
-    out = []
-    for row in zip(*columns, strict=True):
-        cells = [
-            text.rjust(size) for text, size in zip(row[:3], widths[:3], strict=True)
+    blocks = count_text(sum(row["count"] for row in rows))
+    total = (str(headline) if exact else size_text(headline), "100.0", blocks)
+    texts = [(row["category"], *_where_texts(row)) for row in rows]
+    left = _widths([_TITLES[:3], total, *numbers], (9, 5, 4))
+    right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
+    spare = width - sum(left) - right[0] - 2 * (len(_TITLES) - 1)
+    if sum(right[1:]) > spare:  # first what says least
+        texts = [
+            (name, module, op.removeprefix("aten::"), line)
+            for name, module, op, line in texts
         ]
-        cells.append(row[3].ljust(widths[3]))
-        for key, text, size in zip(_LEAST, row[4:], widths[4:], strict=True):
-            cells.append(_shorten(text, size, key in _SHORTENS_LEFT).ljust(size))
-        out.append("  ".join(cells))
+        right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
+    right[1:] = _fit(right[1:], list(_LEAST.values()), spare)
+
+    def line(numbers: Sequence[str], *words: str) -> str:
+        cells = [text.rjust(size) for text, size in zip(numbers, left, strict=True)]
+        return "  ".join([*cells, *words])
+
+    out = [
+        line(
+            cells,
+            words[0].ljust(right[0]),
+            _shorten(words[1], right[1], "left").ljust(right[1]),
+            _shorten(words[2], right[2], "right").ljust(right[2]),
+            _shorten(words[3], right[3], "left"),
+        )
+        for cells, words in zip(
+            [_TITLES[:3], *numbers], [_TITLES[3:], *texts], strict=True
+        )
+    ]
     shown = [row for row in rows if row["category"] != OTHER]
     part = sum(row["bytes"] for row in shown)
     share = f"{100 * part / headline:.1f} % of peak" if headline else "0 bytes"
-    total = str(headline) if exact else size_text(headline)
-    out.append(
-        f"{total:>{widths[0]}}  {'100.0':>{widths[1]}}  "
-        f"{count_text(sum(row['count'] for row in rows)):>{widths[2]}}  "
-        f"top {len(shown)} of {counted(facts['rows_total'], 'row')}, {share}; "
-        f"sum {sum(row['bytes'] for row in rows)} bytes"
-    )
-    return out
+    top = f"top {len(shown)} of {counted(facts['rows_total'], 'row')}, {share}"
+    sums = f"sum {sum(row['bytes'] for row in rows)} bytes"
+    return [*out, line(total, f"{top}; {sums}")]
+
+
+def _widths(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
+    """Return how wide each column must be."""
+    columns = zip(*rows, strict=True)
+    return [
+        max(low, *map(len, column)) for low, column in zip(least, columns, strict=True)
+    ]
 
 
 def _where_texts(row: dict[str, Any]) -> tuple[str, str, str]:
@@ -575,11 +351,15 @@ def _fit(widths: list[int], least: list[int], spare: int) -> list[int]:
     return widths
 
 
-def _shorten(text: str, size: int, left: bool) -> str:
-    """Cut TEXT to SIZE, at the side that says less."""
+def _shorten(text: str, size: int, side: str) -> str:
+    """Cut TEXT to SIZE at the side that says less, at a dot or slash if near."""
     if len(text) <= size:
         return text
-    return "..." + text[len(text) - size + 3 :] if left else text[: size - 3] + "..."
+    if side == "right":
+        return text[: size - 3] + "..."
+    rest = text[len(text) - size + 3 :]
+    near = re.search(r"[./]", rest[: size // 3])
+    return "..." + (rest[near.end() :] if near else rest)
 
 
 # -- other forms ---------------------------------------------------------------

@@ -15,6 +15,7 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from memprof import _core
 from memprof.recording import EVENT_DTYPE, NO_INDEX
 
@@ -155,7 +156,17 @@ class Stream:
 
     def size(self) -> int:
         return self.random.choice(
-            [0, 1, 100, 512, 513, 4096, 100_000, 700_001, self.random.randrange(1 << 22)]
+            [
+                0,
+                1,
+                100,
+                512,
+                513,
+                4096,
+                100_000,
+                700_001,
+                self.random.randrange(1 << 22),
+            ]
         )
 
     def new_segment(self, gpu: int, thread: Thread, kind: str, size: int) -> Segment:
@@ -358,12 +369,8 @@ class Stream:
         if choice == 0:
             self.write("free_completed", device=CPU, address=address, **where)
         elif choice == 1 and self.gpus:
-            self.write(
-                "free_requested", device=gpu, address=address, size=64, **where
-            )
-            self.write(
-                "free_completed", device=gpu, address=address, size=64, **where
-            )
+            self.write("free_requested", device=gpu, address=address, size=64, **where)
+            self.write("free_completed", device=gpu, address=address, size=64, **where)
         elif choice == 2:
             self.write("step", address=OTHER_SESSION, size=self.random.randrange(99))
         elif choice == 3 and self.gpus:

@@ -21,6 +21,7 @@ from events import (
     PENDING,
     SESSION,
 )
+
 from memprof.recording import NO_INDEX
 
 NAME = {number: name for name, number in KIND.items()}

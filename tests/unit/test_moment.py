@@ -8,10 +8,11 @@ import time
 import numpy as np
 import pytest
 from events import NAMES, Script, random_stream, rows
+from naive import Naive
+
 from memprof import _core
 from memprof.moment import KEYS, owner_module
 from memprof.recording import Frame, Recording
-from naive import Naive
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 PATHS = {"torch": TORCH, "cwd": "/run"}
@@ -67,7 +68,9 @@ def test_every_key_sums_to_requested_and_counts_blocks(seed: int) -> None:
 def test_rows_are_sorted_and_a_cut_is_one_row() -> None:
     script = Script()
     for index in range(10):
-        script.write("alloc", device=-1, address=64 * index, size=index, op=f"op{index}")
+        script.write(
+            "alloc", device=-1, address=64 * index, size=index, op=f"op{index}"
+        )
     found = table(script, ("op", "category"), limit=3)
     assert [row["bytes"] for row in found] == [9, 8, 7, 21]
     assert found[0] == {"bytes": 9, "count": 1, "op": "op9", "category": "unknown"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+import re
+from functools import cache
 
 import numpy as np
 import pytest
 from events import NAMES, Script, random_stream, rows
+from naive import Naive
+
 from memprof import _core
 from memprof.recording import (
     ALLOCATION_DTYPE,
@@ -19,12 +22,11 @@ from memprof.recording import (
     load,
     parse_device,
 )
-from naive import Naive
 
 SEEDS = range(60)
 
 
-@lru_cache(maxsize=None)
+@cache
 def recorded(seed: int) -> tuple[Recording, Naive]:
     events = random_stream(seed)
     return Recording(_core.from_events(events, NAMES)), Naive().replay(events)
@@ -264,7 +266,7 @@ def test_cuda_without_cuda() -> None:
     script.write("alloc", device=-1, address=64, size=5)
     recording = Recording(script.core())
     assert recording.peak().device == "cpu"
-    with pytest.raises(ValueError, match="'cuda' was not recorded.*'cpu'"):
+    with pytest.raises(ValueError, match=r"'cuda' was not recorded.*'cpu'"):
         recording.peak("cuda")
 
 
@@ -279,9 +281,8 @@ def test_cuda_without_cuda() -> None:
     ],
 )
 def test_bad_questions_name_the_choices(arguments: dict, words: str) -> None:
-    with pytest.raises(ValueError, match="(?s).*") as caught:
+    with pytest.raises(ValueError, match=re.escape(words)):
         Recording(small().core()).peak(**arguments)
-    assert words in str(caught.value)
 
 
 def test_bad_moments() -> None:

@@ -7,9 +7,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from events import NAMES, random_stream
+from naive import STATS, Naive
+
 from memprof import _core
 from memprof.recording import ALLOCATION_DTYPE, STEP_DTYPE
-from naive import STATS, Naive
 
 SEEDS = range(300)
 

@@ -1,0 +1,61 @@
+"""Numbers as reports write them: IEC units, three digits, parts that sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+SPARKS = ".:-=+*#@"
+
+
+def size_text(amount: int, digits: int = 3) -> str:
+    """Write bytes in IEC units with DIGITS significant digits.
+
+    >>> size_text(12_713_115_648), size_text(12_713_115_648, 4), size_text(7)
+    ('11.8 GiB', '11.84 GiB', '7 B')
+    """
+    value, unit = float(abs(amount)), 0
+    while unit + 1 < len(UNITS):
+        places = max(digits - len(str(int(value))), 0)
+        if round(value, places if unit else 0) < 1024:
+            break
+        value, unit = value / 1024, unit + 1
+    sign = "-" if amount < 0 else ""
+    if unit == 0:
+        return f"{amount} B"
+    places = max(digits - len(str(int(round(value, digits)))), 0)
+    return f"{sign}{value:.{places}f} {UNITS[unit]}"
+
+
+def count_text(number: int) -> str:
+    """Write a count in groups of three digits: ``1 004 212``."""
+    return f"{number:,}".replace(",", " ")
+
+
+def counted(number: int, what: str) -> str:
+    """Write ``1 step``, ``3 steps``."""
+    return f"{count_text(number)} {what}{'' if number == 1 else 's'}"
+
+
+def shares(parts: Sequence[int], places: int = 0) -> list[str]:
+    """Write PARTS as percentages that sum to 100 (largest remainders)."""
+    total = sum(parts)
+    if total <= 0:
+        return [f"{0:.{places}f}"] * len(parts)
+    scale = 100 * 10**places
+    floors = [part * scale // total for part in parts]
+    left = scale - sum(floors)
+    rest = sorted(
+        range(len(parts)), key=lambda i: (-(parts[i] * scale % total), -parts[i], i)
+    )
+    for i in rest[:left]:
+        floors[i] += 1
+    return [f"{floor / 10**places:.{places}f}" for floor in floors]
+
+
+def sparks(values: Sequence[int], top: int) -> str:
+    """Draw VALUES from 0 to TOP, one sign each."""
+    if top <= 0:
+        return SPARKS[0] * len(values)
+    last = len(SPARKS) - 1
+    return "".join(SPARKS[min(value * len(SPARKS) // top, last)] for value in values)

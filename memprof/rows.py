@@ -1,0 +1,128 @@
+"""The layouts of rows: what ``csrc/event.h`` and ``csrc/tracker.h`` say, for NumPy.
+
+Offsets are written out: rows are the core's memory, not copies of it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows: TypeAlias = NDArray[np.void]
+Ints: TypeAlias = NDArray[np.int64]
+
+NO_INDEX = 0xFFFFFFFF
+"""An id without a value: no op, no module, no stack."""
+
+CPU = -1
+"""The number that rows have for the CPU; CUDA devices have their index."""
+
+
+def _rows(size: int, *fields: tuple[str, str, int]) -> np.dtype[np.void]:
+    """Make a row type from (name, format, offset in bytes) triples."""
+    names, formats, offsets = zip(*fields, strict=True)
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": list(formats),
+            "offsets": list(offsets),
+            "itemsize": size,
+        }
+    )
+
+
+EVENT_DTYPE = _rows(
+    64,
+    ("address", "<u8", 0),
+    ("size", "<u8", 8),  # bytes; for some kinds another number, see event.h
+    ("time_ns", "<i8", 16),
+    ("stream", "<u8", 24),  # the driver's handle; 0: default stream, or CPU
+    ("thread", "<u4", 32),  # kernel thread id
+    ("op", "<u4", 36),  # string id
+    ("module", "<u4", 40),  # string id
+    ("stack", "<u4", 44),  # stack id
+    ("step", "<i4", 48),
+    ("op_instance", "<u4", 52),  # equal only inside one run of one outermost op
+    ("kind", "u1", 56),  # _core.EVENT_KINDS
+    ("phase", "u1", 57),  # index into _core.PHASES
+    ("device", "<i2", 58),  # CUDA index, or -1: the CPU
+    ("pool", "<u2", 60),  # index of the memory pool; 0: default
+    ("flags", "<u2", 62),  # MP_FLAG_* of event.h
+)
+"""One event: ``mp_event_t`` of ``csrc/event.h``, 64 bytes."""
+
+ALLOCATION_DTYPE = _rows(
+    136,
+    ("id", "<i8", 0),  # its row in allocations("all")
+    ("address", "<u8", 8),
+    ("size", "<u8", 16),  # bytes asked for
+    ("stream", "<u8", 24),
+    ("born_event", "<i8", 32),  # -1: older than the recording
+    ("died_event", "<i8", 40),  # -1: alive at the end.  The request of its free
+    ("born_ns", "<i8", 48),
+    ("died_ns", "<i8", 56),
+    ("completed_event", "<i8", 64),  # the free was completed; -1: not
+    ("thread", "<u4", 72),
+    ("op", "<u4", 76),
+    ("module", "<u4", 80),
+    ("stack", "<u4", 84),
+    ("forward_op", "<u4", 88),  # born in backward: what caused it
+    ("forward_module", "<u4", 92),
+    ("forward_stack", "<u4", 96),
+    ("owner", "<u4", 100),  # string id: the parameter's name and so on
+    ("region", "<u4", 104),  # string id: innermost record_function region
+    ("op_instance", "<u4", 108),
+    ("born_step", "<i4", 112),  # -1: as born_event
+    ("died_step", "<i4", 116),
+    ("device", "<i2", 120),
+    ("pool", "<u2", 122),
+    ("flags", "<u2", 124),  # MP_FLAG_* at birth
+    ("phase", "u1", 126),  # at birth
+    ("died_phase", "u1", 127),
+    ("category", "u1", 128),  # index into _core.CATEGORIES
+    ("reason", "u1", 129),  # index into _core.REASONS
+    ("role", "u1", 130),  # index into _core.ROLES
+    ("died_in_op", "u1", 131),  # freed inside the outermost op that made it
+)
+"""One life: ``mp_allocation_t`` of ``csrc/tracker.h``, 136 bytes."""
+
+STEP_DTYPE = _rows(
+    80,
+    ("number", "<i4", 0),
+    ("device", "<i2", 4),
+    ("recorded", "<u2", 6),
+    ("begin_event", "<i8", 8),
+    ("end_event", "<i8", 16),  # -1: still open
+    ("begin_ns", "<i8", 24),
+    ("end_ns", "<i8", 32),
+    ("requested_bytes_at_end", "<i8", 40),
+    ("requested_bytes_peak", "<i8", 48),
+    ("active_bytes_peak", "<i8", 56),
+    ("reserved_bytes_peak", "<i8", 64),
+    ("allocated_total", "<i8", 72),  # bytes allocated in it
+)
+"""One step on one device: ``mp_step_stats_t`` of ``csrc/tracker.h``, 80 bytes."""
+
+STEPS_DTYPE = np.dtype(
+    [
+        ("number", "<i8"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("begin_event", "<i8"),
+        ("end_event", "<i8"),
+    ]
+)
+"""A row of ``Recording.steps``."""
+
+PHASES_DTYPE = np.dtype(
+    [
+        ("name", "<U9"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("begin_event", "<i8"),
+        ("end_event", "<i8"),
+    ]
+)
+"""A row of ``Recording.phases``."""

@@ -1,0 +1,180 @@
+"""``python -m memprof``: output, exit codes and what bad use is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from events import NAMES, random_stream
+
+from memprof import _core
+from memprof._version import __version__
+from memprof.cli import main
+from memprof.commands import COMMANDS
+from memprof.recording import Recording, load
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.memprof"
+    core = _core.from_events(random_stream(5, length=3000, gpus=2), NAMES)
+    core.info = json.dumps({"argv": ["train.py"]})
+    Recording(core).save(path)
+    return path
+
+
+def memprof(*words: object, **options: object) -> subprocess.CompletedProcess:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "memprof", *map(str, words)],
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def sentence(capsys: pytest.CaptureFixture) -> str:
+    """Return the one line on standard error; nothing else was written."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("memprof: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_version() -> None:
+    done = memprof("--version")
+    assert (done.returncode, done.stdout) == (0, f"memprof {__version__}\n")
+
+
+def test_every_verb_has_help() -> None:
+    for command in COMMANDS:
+        done = memprof(command.NAME, "--help")
+        assert done.returncode == 0
+        assert command.HELP in done.stdout
+
+
+def test_summary_is_that_of_the_recording(file: Path) -> None:
+    done = memprof("summary", file)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout == load(file).summary().text(80)
+    done = memprof("summary", file, "--device", "cpu", "--limit", 3, "--width", 120)
+    assert done.stdout == load(file).summary("cpu", limit=3).text(120)
+
+
+def test_json(file: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["summary", str(file), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["schema"] == 1
+    assert facts == json.loads(json.dumps(load(file).summary().to_dict()))
+    total = sum(row["bytes"] for row in facts["rows"])
+    assert total == facts["peak"]["requested_bytes"]
+
+
+def test_exact_bytes(file: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["summary", str(file), "--bytes", "--plain"]) == 0
+    expected = load(file).summary().text(exact=True)
+    assert capsys.readouterr().out == expected
+
+
+def test_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["summary", str(tmp_path / "no.memprof")]) == 2
+    assert "no.memprof: No such file or directory" in sentence(capsys)
+
+
+def test_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["summary", str(tmp_path)]) == 2
+    assert str(tmp_path) in sentence(capsys)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\0" * 5000, os.urandom(4096)])
+def test_what_is_no_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture, content: bytes
+) -> None:
+    path = tmp_path / "x.memprof"
+    path.write_bytes(content)
+    assert main(["summary", str(path)]) == 2
+    assert "x.memprof" in sentence(capsys)
+
+
+def test_a_newer_recording(file: Path, capsys: pytest.CaptureFixture) -> None:
+    content = bytearray(file.read_bytes())
+    content[8:12] = b"\x63\x00\x63\x00"  # version and oldest reader: 99
+    file.write_bytes(content)
+    assert main(["summary", str(file)]) == 2
+    assert "newer" in sentence(capsys)
+
+
+def test_a_cut_recording_gives_what_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "cut.memprof"
+    core = _core.from_events(random_stream(5, length=150_000, gpus=1), NAMES)
+    Recording(core).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+    done = memprof("summary", path)
+    assert done.returncode == 0
+    assert "cut.memprof is cut" in done.stderr
+    assert "! the recording is cut" in done.stdout
+    assert 0 < load(path).info["events"] < 150_000
+    done = memprof("summary", path, "--json")
+    assert json.loads(done.stdout)["finished"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--device", "cuda:7"], "'cuda:7' was not recorded; devices here: 'cpu'"),
+        (["--device", "tpu"], "'tpu' is not a device"),
+        (["--limit", "-1"], "limit must be 0 or more"),
+    ],
+)
+def test_bad_values(
+    file: Path, capsys: pytest.CaptureFixture, words: list[str], expected: str
+) -> None:
+    assert main(["summary", str(file), *words]) == 2
+    assert expected in sentence(capsys)
+
+
+@pytest.mark.parametrize("words", [[], ["sumary", "x"], ["summary"], ["summary", "-z"]])
+def test_usage(words: list[str]) -> None:
+    done = memprof(*words)
+    assert done.returncode == 2
+    assert "usage: memprof" in done.stderr
+
+
+def test_a_closed_pipe_is_quiet(file: Path) -> None:
+    for words in ("summary", "summary --json"):
+        command = f"{sys.executable} -m memprof {words} {file} | true"
+        done = subprocess.run(
+            ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_told(file: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "memprof", "summary", str(file)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_runs_without_torch(file: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from memprof.cli import main; "
+        f"sys.exit(main(['summary', {str(file)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
