@@ -7,6 +7,7 @@
 
 #define OP_SLOTS (1u << 17) /* a power of two */
 #define MAX_SPANS (1u << 16)
+#define MAX_THREADS 1024
 
 typedef struct {
     uint64_t thread;
@@ -29,6 +30,7 @@ typedef struct {
     span_t *open; /* outermost first */
     uint32_t done_count, done_capacity;
     uint32_t open_count, open_capacity;
+    uint64_t used; /* map->uses at the last module begin */
 } thread_spans_t;
 
 struct mp_forward_map {
@@ -36,6 +38,7 @@ struct mp_forward_map {
     thread_spans_t *threads;
     uint32_t thread_count;
     uint32_t slots_used;
+    uint64_t uses;
 };
 
 mp_status_t
@@ -82,9 +85,6 @@ mp_forward_map_put_op(mp_forward_map_t *map, uint64_t thread,
                       uint64_t sequence, const mp_forward_t *forward)
 {
     op_slot_t *slot = slot_of(map, thread, sequence);
-    if (slot->sequence_plus_1 == sequence + 1 && slot->thread == thread) {
-        return;
-    }
     map->slots_used += slot->sequence_plus_1 == 0;
     *slot = (op_slot_t){thread, sequence + 1, *forward};
 }
@@ -117,21 +117,47 @@ span_push(span_t **spans, uint32_t *count, uint32_t *capacity,
     return true;
 }
 
+/* The thread's spans, made if need be; NULL: out of memory.  The one that
+ * was used longest ago gives its place to a thread too many. */
+static thread_spans_t *
+thread_of(mp_forward_map_t *map, uint64_t id)
+{
+    thread_spans_t *spans = thread_find(map, id);
+    if (spans != NULL) {
+        return spans;
+    }
+    if (map->thread_count == MAX_THREADS) {
+        spans = &map->threads[0];
+        for (uint32_t i = 1; i < MAX_THREADS; i++) {
+            if (map->threads[i].used < spans->used) {
+                spans = &map->threads[i];
+            }
+        }
+        mp_free(spans->done);
+        mp_free(spans->open);
+    }
+    else {
+        thread_spans_t *larger = mp_realloc(
+            map->threads, (map->thread_count + 1) * sizeof(*larger));
+        if (larger == NULL) {
+            return NULL;
+        }
+        map->threads = larger;
+        spans = &larger[map->thread_count++];
+    }
+    *spans = (thread_spans_t){.id = id};
+    return spans;
+}
+
 mp_status_t
 mp_forward_map_module_begin(mp_forward_map_t *map, uint64_t thread,
                             uint64_t sequence, uint32_t module)
 {
-    thread_spans_t *spans = thread_find(map, thread);
+    thread_spans_t *spans = thread_of(map, thread);
     if (spans == NULL) {
-        thread_spans_t *larger = mp_realloc(
-            map->threads, (map->thread_count + 1) * sizeof(*larger));
-        if (larger == NULL) {
-            return MP_ERR_NOMEM;
-        }
-        map->threads = larger;
-        spans = &larger[map->thread_count++];
-        *spans = (thread_spans_t){.id = thread};
+        return MP_ERR_NOMEM;
     }
+    spans->used = ++map->uses;
     span_t span = {.low = sequence, .high = sequence, .module = module};
     return span_push(&spans->open, &spans->open_count, &spans->open_capacity,
                      &span)

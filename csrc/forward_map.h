@@ -5,7 +5,8 @@
  * was logged with that number (it touched memory), else the module whose
  * forward spanned the number.  Bounded: old answers make room for new ones,
  * so a node older than the last 131 072 logged ops of its thread may find
- * only its module, or nothing.  Not thread-safe. */
+ * only its module, or nothing, and so may one of a thread that 1024 others
+ * have run modules since.  Not thread-safe. */
 #ifndef MP_FORWARD_MAP_H
 #define MP_FORWARD_MAP_H
 
@@ -22,7 +23,9 @@ typedef struct mp_forward_map mp_forward_map_t;
 mp_status_t mp_forward_map_new(mp_forward_map_t **out);
 void        mp_forward_map_free(mp_forward_map_t *map); /* accepts NULL */
 
-/* An op with a sequence number ran.  The first (outermost) one counts. */
+/* An op that was called with a sequence number ran; of nested ops with the
+ * same number give only the outermost.  The last one counts: the number
+ * stays as it is until an op makes a node. */
 void mp_forward_map_put_op(mp_forward_map_t *map, uint64_t thread,
                            uint64_t sequence, const mp_forward_t *forward);
 

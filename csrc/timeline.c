@@ -83,19 +83,24 @@ push(mp_timeline_t *timeline, int64_t event, int64_t time_ns,
            timeline->columns * sizeof(int64_t));
 }
 
-/* Add a life's bytes to NOW (sign 1) or take them away (-1); false: the
- * timeline does not show them. */
+/* Sizes in a damaged file may be anything: sums wrap, never overflow. */
 static void
-life_changes(int64_t *now, mp_timeline_kind_t kind,
-             const mp_allocation_t *row, int sign)
+add(int64_t *value, uint64_t bytes)
 {
-    int64_t bytes = sign * (int64_t)row->size;
-    if (kind == MP_TIMELINE_CATEGORY) {
-        now[row->category] += bytes;
-    }
-    else {
-        now[REQUESTED] += bytes;
-    }
+    *value = (int64_t)((uint64_t)*value + bytes);
+}
+
+static void
+take(int64_t *value, uint64_t bytes)
+{
+    add(value, 0 - bytes);
+}
+
+/* Where the bytes of a life count while it lives. */
+static int64_t *
+life_column(int64_t *now, mp_timeline_kind_t kind, const mp_allocation_t *row)
+{
+    return &now[kind == MP_TIMELINE_CATEGORY ? row->category : REQUESTED];
 }
 
 mp_status_t
@@ -126,14 +131,16 @@ mp_timeline_build(const mp_event_t *events, size_t event_count,
     int64_t now[MP_CATEGORY_COUNT] = {0};
     for (size_t i = 0; i < row_count; i++) { /* what was there at the start */
         if (rows[i].device == device && rows[i].born_event < 0) {
-            life_changes(now, kind, &rows[i], 1);
-            now[ACTIVE] += totals ? (int64_t)rows[i].size : 0;
+            add(life_column(now, kind, &rows[i]), rows[i].size);
+            if (totals) {
+                add(&now[ACTIVE], rows[i].size);
+            }
         }
     }
     for (size_t i = 0; totals && i < event_count; i++) {
         if (events[i].device == device
             && events[i].kind == MP_EVENT_SEED_SEGMENT) {
-            now[RESERVED] += (int64_t)events[i].size;
+            add(&now[RESERVED], events[i].size);
         }
     }
     if (totals && cpu) {
@@ -149,11 +156,12 @@ mp_timeline_build(const mp_event_t *events, size_t event_count,
         }
         bool changed = false;
         if (ends.died[i] != MP_NO_INDEX) {
-            life_changes(now, kind, &rows[ends.died[i]], -1);
+            const mp_allocation_t *row = &rows[ends.died[i]];
+            take(life_column(now, kind, row), row->size);
             changed = true;
         }
         if (totals && ends.completed[i] != MP_NO_INDEX) {
-            now[ACTIVE] -= (int64_t)rows[ends.completed[i]].size;
+            take(&now[ACTIVE], rows[ends.completed[i]].size);
             changed = true;
         }
         while (next_row < row_count
@@ -166,22 +174,23 @@ mp_timeline_build(const mp_event_t *events, size_t event_count,
             && rows[next_row].born_event == (int64_t)i) {
             const mp_allocation_t *row = &rows[next_row++];
             if (row->died_event != row->born_event) {
-                life_changes(now, kind, row, 1);
+                add(life_column(now, kind, row), row->size);
             }
-            now[ACTIVE] += totals ? (int64_t)row->size : 0;
+            if (totals) {
+                add(&now[ACTIVE], row->size);
+            }
             changed = true;
         }
         if (totals && !cpu) {
-            int64_t bytes = (int64_t)event->size;
             switch (event->kind) {
             case MP_EVENT_SEGMENT_ALLOC:
             case MP_EVENT_SEGMENT_MAP:
-                now[RESERVED] += bytes;
+                add(&now[RESERVED], event->size);
                 changed = true;
                 break;
             case MP_EVENT_SEGMENT_FREE:
             case MP_EVENT_SEGMENT_UNMAP:
-                now[RESERVED] -= bytes;
+                take(&now[RESERVED], event->size);
                 changed = true;
                 break;
             default:

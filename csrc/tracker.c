@@ -14,6 +14,7 @@
 #include "table.h"
 
 #define MAX_SCOPES 64
+#define MANY_THREADS 1024 /* from here on, idle ones make room */
 #define MAX_STEP_ROWS (1u << 20)
 #define DEFAULT_ALLOCATION_BUDGET ((size_t)1 << 31)
 
@@ -251,14 +252,27 @@ raise_peak(int64_t *peak, int64_t value)
     }
 }
 
+/* Sizes in a damaged file may be anything: sums wrap, never overflow. */
+static inline int64_t
+sum(int64_t value, int64_t delta)
+{
+    return (int64_t)((uint64_t)value + (uint64_t)delta);
+}
+
+static inline int64_t
+minus(uint64_t bytes)
+{
+    return (int64_t)(0 - bytes);
+}
+
 /* Add DELTA to one counter of a device, its high-water marks included. */
 #define STAT_CHANGE(tracker, dev, name, delta)                                \
     do {                                                                      \
         mp_stat_t *stat_ = &(dev)->stats.name;                                \
         int64_t delta_ = (delta);                                             \
-        stat_->current += delta_;                                             \
+        stat_->current = sum(stat_->current, delta_);                         \
         if (delta_ > 0) {                                                     \
-            stat_->total += delta_;                                           \
+            stat_->total = sum(stat_->total, delta_);                         \
             raise_peak(&stat_->peak, stat_->current);                         \
             for (uint64_t open_ = (tracker)->open_scopes; open_ != 0;         \
                  open_ &= open_ - 1) {                                        \
@@ -285,24 +299,73 @@ step_raise_peaks(mp_tracker_t *tracker, device_t *device)
 /* ---- threads: what each was busy with ----------------------------------- */
 
 static thread_t *
-thread_of(mp_tracker_t *tracker, uint32_t id)
+thread_find(const mp_tracker_t *tracker, uint32_t id)
 {
     uint32_t index = mp_table_get(tracker->thread_index, id);
-    if (MP_LIKELY(index != MP_NO_INDEX)) {
-        return &tracker->threads[index];
+    return index == MP_NO_INDEX ? NULL : &tracker->threads[index];
+}
+
+/* A program may start threads without end: one that is inside of nothing
+ * gives its place away. */
+static uint32_t
+thread_place(const mp_tracker_t *tracker)
+{
+    if (tracker->thread_count >= MANY_THREADS) {
+        for (uint32_t i = 0; i < tracker->thread_count; i++) {
+            const thread_t *thread = &tracker->threads[i];
+            if (thread->op_count == 0 && thread->region_count == 0) {
+                return i;
+            }
+        }
     }
-    uint32_t previous;
-    if (!grow((void **)&tracker->threads, &tracker->thread_capacity,
-              tracker->thread_count, sizeof(thread_t))
-        || mp_table_put(tracker->thread_index, id, tracker->thread_count,
-                        &previous)
+    return tracker->thread_count;
+}
+
+static thread_t *
+thread_of(mp_tracker_t *tracker, uint32_t id)
+{
+    thread_t *thread = thread_find(tracker, id);
+    if (MP_LIKELY(thread != NULL)) {
+        return thread;
+    }
+    uint32_t previous, place = thread_place(tracker);
+    if (!grow((void **)&tracker->threads, &tracker->thread_capacity, place,
+              sizeof(thread_t))
+        || mp_table_put(tracker->thread_index, id, place, &previous)
                != MP_OK) {
         return NULL;
     }
-    thread_t *thread = &tracker->threads[tracker->thread_count++];
-    memset(thread, 0, sizeof(*thread));
+    thread = &tracker->threads[place];
+    if (place == tracker->thread_count) {
+        memset(thread, 0, sizeof(*thread));
+        tracker->thread_count++;
+    }
+    else { /* an idle one's: its arrays come along */
+        (void)mp_table_take(tracker->thread_index, thread->id);
+    }
     thread->id = id;
     return thread;
+}
+
+static bool
+forward_known(const mp_forward_t *forward)
+{
+    return forward->op != MP_NO_INDEX || forward->module != MP_NO_INDEX;
+}
+
+/* Whether OP runs inside a forward op that has its sequence number: that one
+ * counts. */
+static bool
+is_inner(const thread_t *thread, const open_op_t *op)
+{
+    for (const open_op_t *outer = op; outer-- > thread->ops;) {
+        if (outer->sequence == op->sequence
+            && outer->logical_thread == op->logical_thread
+            && (outer->flags & MP_FLAG_BACKWARD_OP) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static mp_status_t
@@ -332,7 +395,7 @@ op_begin(mp_tracker_t *tracker, const mp_event_t *event)
         mp_forward_map_find(tracker->forward, event->size, event->addr,
                             &op->forward);
     }
-    else {
+    else if (!is_inner(thread, op)) {
         mp_forward_t forward = {event->op, event->module, event->stack};
         mp_forward_map_put_op(tracker->forward, event->stream, event->addr,
                               &forward);
@@ -343,13 +406,20 @@ op_begin(mp_tracker_t *tracker, const mp_event_t *event)
 static void
 op_end(mp_tracker_t *tracker, const mp_event_t *event)
 {
-    thread_t *thread = thread_of(tracker, event->thread);
+    thread_t *thread = thread_find(tracker, event->thread);
     if (thread == NULL) {
         return;
     }
     for (uint32_t i = thread->op_count; i-- > 0;) {
-        if (thread->ops[i].op == event->op) {
+        const open_op_t *op = &thread->ops[i];
+        if (op->op == event->op) {
             thread->op_count = i; /* and what was left open inside it */
+            if (i > 0 && (op->flags & MP_FLAG_BACKWARD_OP)
+                && forward_known(&op->forward)) {
+                /* The engine sums and accumulates gradients after the node,
+                 * in the frame that it ran the node in. */
+                thread->ops[i - 1].forward = op->forward;
+            }
             return;
         }
     }
@@ -371,7 +441,7 @@ region_begin(mp_tracker_t *tracker, const mp_event_t *event)
 static void
 region_end(mp_tracker_t *tracker, const mp_event_t *event)
 {
-    thread_t *thread = thread_of(tracker, event->thread);
+    thread_t *thread = thread_find(tracker, event->thread);
     if (thread == NULL) {
         return;
     }
@@ -426,7 +496,7 @@ life_end(mp_tracker_t *tracker, device_t *device, mp_allocation_t *row,
                       && (event->flags & MP_FLAG_IN_OP)
                       && row->thread == event->thread
                       && row->op_instance == event->op_instance;
-    STAT_CHANGE(tracker, device, requested_bytes, -(int64_t)row->size);
+    STAT_CHANGE(tracker, device, requested_bytes, minus(row->size));
     STAT_CHANGE(tracker, device, allocated_blocks, -1);
 }
 
@@ -439,7 +509,7 @@ free_completed(mp_tracker_t *tracker, device_t *device, uint32_t index,
         life_end(tracker, device, row, event);
     }
     row->completed_event = tracker->events;
-    STAT_CHANGE(tracker, device, active_bytes, -(int64_t)row->size);
+    STAT_CHANGE(tracker, device, active_bytes, minus(row->size));
     STAT_CHANGE(tracker, device, active_blocks, -1);
     row_release(tracker, index);
 }
@@ -483,19 +553,19 @@ row_fill(const mp_tracker_t *tracker, mp_allocation_t *row, uint32_t index,
 static void
 row_add_context(mp_tracker_t *tracker, mp_allocation_t *row)
 {
-    uint32_t index = mp_table_get(tracker->thread_index, row->thread);
-    if (index == MP_NO_INDEX) {
+    const thread_t *thread = thread_find(tracker, row->thread);
+    if (thread == NULL) {
         return;
     }
-    const thread_t *thread = &tracker->threads[index];
     if (thread->region_count > 0) {
         row->region = thread->regions[thread->region_count - 1];
     }
     for (uint32_t i = thread->op_count; i-- > 0;) {
-        if (thread->ops[i].flags & MP_FLAG_BACKWARD_OP) {
-            row->forward_op = thread->ops[i].forward.op;
-            row->forward_module = thread->ops[i].forward.module;
-            row->forward_stack = thread->ops[i].forward.stack;
+        const mp_forward_t *forward = &thread->ops[i].forward;
+        if (forward_known(forward)) {
+            row->forward_op = forward->op;
+            row->forward_module = forward->module;
+            row->forward_stack = forward->stack;
             break;
         }
     }
@@ -554,30 +624,28 @@ block_born(mp_tracker_t *tracker, const mp_event_t *event, bool seeded)
     }
     step_raise_peaks(tracker, device);
     if (device->step_open) {
-        tracker->steps[device->step_row].allocated_total
-            += seeded ? 0 : (int64_t)row->size;
+        int64_t *total = &tracker->steps[device->step_row].allocated_total;
+        *total = sum(*total, seeded ? 0 : (int64_t)row->size);
     }
     return MP_OK;
 }
 
+/* The life at an event's address whose free is not completed, or NULL. */
 static mp_allocation_t *
-live_row(mp_tracker_t *tracker, const mp_event_t *event)
+active_row(mp_tracker_t *tracker, const mp_event_t *event)
 {
     device_t *device = device_find(tracker, event->device);
     uint32_t index = device == NULL
                          ? MP_NO_INDEX
                          : mp_table_get(device->live, event->addr);
-    if (index == MP_NO_INDEX || tracker->rows[index].died_event >= 0) {
-        return NULL;
-    }
-    return &tracker->rows[index];
+    return index == MP_NO_INDEX ? NULL : &tracker->rows[index];
 }
 
 static void
 block_free_requested(mp_tracker_t *tracker, const mp_event_t *event)
 {
-    mp_allocation_t *row = live_row(tracker, event);
-    if (row == NULL) {
+    mp_allocation_t *row = active_row(tracker, event);
+    if (row == NULL || row->died_event >= 0) {
         tracker->defects.unmatched_frees++;
         return;
     }
@@ -599,6 +667,31 @@ block_free_completed(mp_tracker_t *tracker, const mp_event_t *event)
     } /* CUDA: its request was counted */
 }
 
+/* The last byte's follower, at most the end of all addresses. */
+static uint64_t
+segment_end(const mp_event_t *event)
+{
+    uint64_t end = event->addr + event->size;
+    return end < event->addr ? UINT64_MAX : end;
+}
+
+/* Forget SIZE bytes of segments from ADDR on; *TAKEN were there. */
+static mp_status_t
+segments_take(mp_tracker_t *tracker, device_t *device,
+              const mp_event_t *event, uint64_t *taken)
+{
+    int64_t count = (int64_t)mp_ranges_count(device->segments);
+    mp_status_t status
+        = mp_ranges_take(device->segments, event->addr,
+                         segment_end(event) - event->addr, taken);
+    if (status == MP_OK) {
+        STAT_CHANGE(tracker, device, reserved_bytes, minus(*taken));
+        STAT_CHANGE(tracker, device, segments,
+                    (int64_t)mp_ranges_count(device->segments) - count);
+    }
+    return status;
+}
+
 static mp_status_t
 segment_born(mp_tracker_t *tracker, const mp_event_t *event)
 {
@@ -608,17 +701,25 @@ segment_born(mp_tracker_t *tracker, const mp_event_t *event)
     }
     mp_range_t range = {
         .begin = event->addr,
-        .end = event->addr + event->size,
+        .end = segment_end(event),
         .stream = event->stream,
         .pool = event->pool,
         .mapped = event->kind == MP_EVENT_SEGMENT_MAP
                   || (event->flags & MP_FLAG_PENDING) != 0,
     };
-    mp_status_t status = mp_ranges_put(device->segments, &range);
+    uint64_t replaced; /* their frees were never seen */
+    mp_status_t status = segments_take(tracker, device, event, &replaced);
+    if (status == MP_OK) {
+        status = mp_ranges_put(device->segments, &range);
+    }
     if (status != MP_OK) {
         return status;
     }
-    STAT_CHANGE(tracker, device, reserved_bytes, (int64_t)event->size);
+    if (replaced > 0 && event->kind != MP_EVENT_SEED_SEGMENT) {
+        tracker->defects.unmatched_segments++;
+    }
+    STAT_CHANGE(tracker, device, reserved_bytes,
+                (int64_t)(range.end - range.begin));
     STAT_CHANGE(tracker, device, segments, 1);
     step_raise_peaks(tracker, device);
     return MP_OK;
@@ -632,20 +733,12 @@ segment_died(mp_tracker_t *tracker, const mp_event_t *event)
         tracker->defects.unmatched_segments++;
         return MP_OK;
     }
-    int64_t count = (int64_t)mp_ranges_count(device->segments);
-    uint64_t taken = 0;
-    mp_status_t status = mp_ranges_take(device->segments, event->addr,
-                                        event->size, &taken);
-    if (status != MP_OK) {
-        return status;
-    }
-    if (taken != event->size) {
+    uint64_t taken;
+    mp_status_t status = segments_take(tracker, device, event, &taken);
+    if (status == MP_OK && taken != event->size) {
         tracker->defects.unmatched_segments++;
     }
-    STAT_CHANGE(tracker, device, reserved_bytes, -(int64_t)taken);
-    STAT_CHANGE(tracker, device, segments,
-                (int64_t)mp_ranges_count(device->segments) - count);
-    return MP_OK;
+    return status;
 }
 
 /* ---- facts that Python knows -------------------------------------------- */
@@ -674,7 +767,7 @@ role_rank(uint64_t role)
 static void
 role_given(mp_tracker_t *tracker, const mp_event_t *event)
 {
-    mp_allocation_t *row = live_row(tracker, event);
+    mp_allocation_t *row = active_row(tracker, event);
     if (row != NULL && role_rank(event->size) > role_rank(row->role)) {
         row->role = (uint8_t)event->size;
         row->owner = event->op;
@@ -684,8 +777,8 @@ role_given(mp_tracker_t *tracker, const mp_event_t *event)
 static void
 origin_given(mp_tracker_t *tracker, const mp_event_t *event)
 {
-    mp_allocation_t *row = live_row(tracker, event);
-    if (row != NULL && row->born_event < 0) {
+    mp_allocation_t *row = active_row(tracker, event);
+    if (row != NULL && row->born_ns < 0) { /* it was seeded */
         row->forward_op = event->op;
         row->forward_module = event->module;
         row->forward_stack = event->stack;
@@ -805,10 +898,11 @@ mp_tracker_apply(mp_tracker_t *tracker, const mp_event_t *event)
     mp_status_t status = apply(tracker, event);
     if (status != MP_OK) {
         tracker->defects.unapplied_events++;
+        return status;
     }
     tracker->events++;
     tracker->last_ns = event->time_ns;
-    return status;
+    return MP_OK;
 }
 
 /* ---- answers ------------------------------------------------------------ */

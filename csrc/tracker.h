@@ -85,7 +85,7 @@ typedef enum {
 } mp_reason_t;
 
 /* One life: 136 bytes, handed to NumPy as it is.  Event indices count the
- * events fed since the tracker was made. */
+ * events applied since the tracker was made. */
 typedef struct {
     int64_t id; /* its row */
     uint64_t address;
@@ -100,7 +100,8 @@ typedef struct {
     uint32_t op;
     uint32_t module;
     uint32_t stack;
-    uint32_t forward_op;     /* born in backward: what caused it */
+    uint32_t forward_op;     /* born in a backward node, or after it in the
+                                engine's frame around it: what caused it */
     uint32_t forward_module;
     uint32_t forward_stack;
     uint32_t owner;  /* string id: the parameter's name and so on */
@@ -153,7 +154,8 @@ void        mp_tracker_free(mp_tracker_t *tracker); /* accepts NULL */
 
 /* Apply one event.  EVENT->step is ignored: the tracker counts steps.
  * Unknown frees and the like are counted, not errors.
- * MP_ERR_NOMEM, MP_ERR_FULL: the event was not applied; it is counted. */
+ * MP_ERR_NOMEM, MP_ERR_FULL: the event was not applied and has no index; it
+ * is counted as a defect. */
 mp_status_t mp_tracker_apply(mp_tracker_t *tracker, const mp_event_t *event);
 
 int32_t mp_tracker_step(const mp_tracker_t *tracker); /* the current one */
@@ -180,7 +182,7 @@ const mp_step_stats_t *mp_tracker_steps(const mp_tracker_t *tracker,
     X(unmatched_frees, "frees of CUDA blocks nobody saw born")                \
     X(foreign_frees, "frees of CPU blocks older than the recording")          \
     X(replaced_blocks, "allocations at the address of a live block")          \
-    X(unmatched_segments, "frees of segments nobody saw born")                \
+    X(unmatched_segments, "segments whose birth or free nobody saw")                \
     X(unapplied_events, "events lost for want of memory or budget")
 
 typedef struct {
