@@ -296,22 +296,32 @@ class Moment:
         group = np.zeros(len(index), np.int64)
         for codes, values in parts:
             group, _ = _dense(group * max(len(values), 1) + codes)
-        size = columns.field("size")
         groups = int(group.max()) + 1 if len(group) else 0
-        total = _sums(group, size, groups)
+        total = _sums(group, columns.field("size"), groups)
         count = np.bincount(group, minlength=groups).tolist()
         member = np.zeros(groups, np.int64)
         member[group] = np.arange(len(group))
+        wanted = list(range(groups))
+        if limit is not None and 0 < limit < groups:
+            # Words only for what will be shown, equals of the last included.
+            least = sorted(total, reverse=True)[limit - 1]
+            wanted = [i for i in wanted if total[i] >= least]
         named = [
-            [values[code] for code in codes[member].tolist()] for codes, values in parts
+            [values[code] for code in codes[member[wanted]].tolist()]
+            for codes, values in parts
         ]
         table = [
-            {"bytes": total[i], "count": count[i]}
-            | dict(zip(keys, (column[i] for column in named), strict=True))
-            for i in range(groups)
+            {
+                "bytes": total[i],
+                "count": count[i],
+                **dict(zip(keys, words, strict=True)),
+            }
+            for i, words in zip(wanted, zip(*named, strict=True), strict=True)
         ]
         table.sort(key=lambda row: (-row["bytes"], -row["count"], *_order(row, keys)))
-        return cut(table, keys, limit)
+        if limit is None or limit >= groups:
+            return table
+        return with_rest(table[:limit], keys, sum(total), len(index), groups)
 
     def __repr__(self) -> str:
         when = "" if self.step is None else f" step {self.step},"
@@ -331,20 +341,25 @@ def owner_module(owner: str) -> str:
     return name.rpartition(".")[0]
 
 
-def cut(
-    table: list[dict[str, Any]], keys: Iterable[str], limit: int | None
+def with_rest(
+    table: list[dict[str, Any]], keys: Iterable[str], size: int, count: int, rows: int
 ) -> list[dict[str, Any]]:
-    """Keep LIMIT rows of TABLE and sum up the rest in one row ``other``."""
-    if limit is None or len(table) <= limit:
-        return table
-    rest = table[limit:]
+    """Add to TABLE the one row ``other`` that makes it sum up.
+
+    Args:
+        table: rows as of ``Moment.rows``.
+        keys: their keys.
+        size: what all bytes must sum to.
+        count: what all blocks must sum to.
+        rows: how many rows there were before the cut.
+    """
     other: dict[str, Any] = {
-        "bytes": sum(row["bytes"] for row in rest),
-        "count": sum(row["count"] for row in rest),
+        "bytes": size - sum(row["bytes"] for row in table),
+        "count": count - sum(row["count"] for row in table),
     }
     other.update(dict.fromkeys(keys, OTHER))
-    other["rows"] = len(rest)
-    return [*table[:limit], other]
+    other["rows"] = rows - len(table)
+    return [*table, other]
 
 
 def _order(row: dict[str, Any], keys: Sequence[str]) -> list[str]:

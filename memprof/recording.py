@@ -56,9 +56,10 @@ __all__ = [
 
 # Numbers of csrc/event.h that a question here depends on.
 _FREE_COMPLETED = 3
-_LAST_BLOCK_KIND = 8  # alloc ... oom
 _LAST_THREAD_KIND = 23  # optimizer_end
-_BEGINS = (16, 18, 20, 22)  # of an op, module, region, optimizer
+# alloc ... oom, and the begin of an op, module, region, optimizer.
+_TELLS_PHASE = np.zeros(256, np.bool_)
+_TELLS_PHASE[[1, 2, 3, 4, 5, 6, 7, 8, 16, 18, 20, 22]] = True
 
 # Columns of the core's timeline of totals.
 TOTALS = ("requested", "active", "reserved")
@@ -273,12 +274,15 @@ class Recording:
     def _find_phases(self) -> Rows:
         events = self.events()
         kind = events["kind"]
-        counted = kind <= _LAST_BLOCK_KIND
+        counted = _TELLS_PHASE[kind]
         counted &= (kind != _FREE_COMPLETED) | (events["device"] == CPU)
-        counted |= np.isin(kind, _BEGINS)
         index = np.flatnonzero(counted)
+        # First runs of one thread and phase: there are far fewer than events.
         phase = events["phase"][index]
         thread = events["thread"][index]
+        first = np.ones(len(index), np.bool_)
+        first[1:] = (phase[1:] != phase[:-1]) | (thread[1:] != thread[:-1])
+        index, phase, thread = index[first], phase[first], thread[first]
         busy = np.unique(thread[phase != 0])
         if busy.size:
             keep = np.isin(thread, busy)

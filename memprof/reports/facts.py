@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memprof.moment import cut
+from memprof.moment import with_rest
 from memprof.reports.units import counted
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
     info = recording.info
     peak = recording.peak(device)
     held = fold(peak.rows(BY))
+    shown = held[:limit]
+    if len(held) > limit:
+        shown = with_rest(shown, BY, peak.requested, len(peak.live()), len(held))
     facts = info["device_facts"].get(peak.device)
     facts = facts if isinstance(facts, dict) else {}
     return {
@@ -59,7 +63,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             "op": peak.op,
         },
         "categories": peak.categories,
-        "rows": cut(held, BY, limit),
+        "rows": shown,
         "rows_total": len(held),
         "torch": _torch_peak(info, peak),
         "sources": _sources(info),
@@ -197,6 +201,11 @@ _NUMBER = re.compile(r"(?<![^. ])\d+(?![^. ])")
 _PARTS = re.compile(r"([. ])")
 
 
+@lru_cache(maxsize=4096)
+def _without_numbers(name: str) -> str:
+    return _NUMBER.sub("*", name)
+
+
 def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join rows that differ only in the numbers of repeated layers.
 
@@ -208,7 +217,7 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         key = (
             row["category"],
-            _NUMBER.sub("*", row["module"]),
+            _without_numbers(row["module"]),
             row["op"],
             _fold_line(row["line"]),
         )
@@ -237,7 +246,7 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _fold_line(line: str) -> str:
     """Fold an owner's name; the line of a file stays as it is."""
-    return line if ":" in line else _NUMBER.sub("*", line)
+    return line if ":" in line else _without_numbers(line)
 
 
 def _common(names: list[str]) -> str:

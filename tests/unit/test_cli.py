@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from events import NAMES, random_stream
+from events import NAMES, random_stream, rows
 
 from memprof import _core
 from memprof._version import __version__
@@ -112,8 +113,11 @@ def test_a_newer_recording(file: Path, capsys: pytest.CaptureFixture) -> None:
 
 def test_a_cut_recording_gives_what_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "cut.memprof"
-    core = _core.from_events(random_stream(5, length=150_000, gpus=1), NAMES)
-    Recording(core).save(path)
+    events = np.repeat(rows([{"kind": 1, "device": -1, "size": 64}]), 150_000)
+    events["kind"][1::2] = 3
+    events["address"] = np.random.default_rng(1).integers(1 << 40, size=150_000)
+    events["address"][1::2] = events["address"][::2]
+    Recording(_core.from_events(events, [])).save(path)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
     done = memprof("summary", path)
