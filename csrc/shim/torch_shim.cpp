@@ -51,9 +51,13 @@ namespace {
 /* Written once by mp_shim_entry, before any hook is installed. */
 const mp_core_api_t *core = nullptr;
 
-/* Guards installing and removing; no hook takes it.  Its destructor is
- * trivial (libstdc++) or harmless. */
+/* Guards installing and removing of the CPU allocator and the op callbacks.
+ * No hook takes it.  (Its destructor does nothing.) */
 std::mutex install_mutex;
+
+/* Guards attaching to CUDA.  Not the same: attaching waits for each device's
+ * lock, whose holder may wait for the GIL, whose holder may be installing. */
+std::mutex attach_mutex;
 
 inline bool
 recording() noexcept
@@ -97,7 +101,7 @@ guarded(Result failed, char *error, size_t error_size, Action action) noexcept
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 using c10::cuda::CUDACachingAllocator::TraceEntry;
 
-/* Guarded by install_mutex. */
+/* Guarded by attach_mutex. */
 CUDAAllocator *attached = nullptr;
 
 uint8_t
@@ -171,7 +175,7 @@ int
 attach_cuda(char *error, size_t error_size) noexcept
 {
     return guarded(2, error, error_size, [&]() -> int {
-        std::lock_guard<std::mutex> lock(install_mutex);
+        std::lock_guard<std::mutex> lock(attach_mutex);
         void *library = dlopen("libc10_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
         if (library == nullptr) {
             write_error(error, error_size,
