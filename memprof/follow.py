@@ -10,8 +10,8 @@ from memprof import _core
 class Follower(Protocol):
     """Follows every block from ``start`` to ``stop``; windows are recorded."""
 
-    def start(self) -> None:
-        """Begin to follow.
+    def start(self, step: int) -> None:
+        """Begin to follow, in step STEP.
 
         Raises:
             MemprofError: It cannot be done; names what is missing. Nothing of

@@ -57,8 +57,9 @@ class History:
 
     # -- on and off ------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, step: int) -> None:
         """See ``Follower``."""
+        self._step = step
         global _busy_in
         with _alone:
             if _busy_in == os.getpid():

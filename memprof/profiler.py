@@ -148,13 +148,12 @@ class profile(Results):
         torch = import_torch()
         self._check_path()
         follower = open_follower(torch, self._options)
-        follower.start()
+        follower.start(self.step_num)
         self._torch, self._follower, self._pid = torch, follower, os.getpid()
         self._window_open = False
         try:
             self._counters = (cuda.counters(torch), {})
             self._started = {"start_ns": time.time_ns()}
-            follower.step(self.step_num)
             if self.current_action.name in RECORDING:
                 self._begin_window()
         except BaseException:

@@ -79,6 +79,8 @@ def load_shim(torch: Any) -> str:
     from memprof.shim.find import find_shim
     from memprof.shim.stamp import ShimUnavailable, TorchBuild
 
+    if _core.shim_info() is not None:
+        return ""  # a process has one torch, and needs one shim
     try:
         build = TorchBuild.of(torch)
         path = find_shim(torch)
@@ -113,7 +115,7 @@ class Live:
 
     # -- on and off ------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, step: int) -> None:
         """See ``Follower``."""
         options, session = self._options, self._session
         off = "switched off by the caller"
@@ -138,11 +140,15 @@ class Live:
                 seeding = options.cuda and self._attach() and not others
                 session.start(seeding)
                 _running.append(self)
+            session.step(step)
             if seeding:
                 self._seed()
             if options.cuda and others:
                 self._seeded["cuda"] = {"taken_over": 1}
-            self._explore(first=not others)
+            if others:  # the core took over what their start found
+                the_hooks().look_again(self._torch)
+            else:
+                self._find_owners(adopting=options.cpu)
         except BaseException:
             self._give_up()
             raise
@@ -195,11 +201,10 @@ class Live:
 
     # -- what was there before ---------------------------------------------------
 
-    def _explore(self, first: bool) -> None:
-        """Find owners; FIRST: adopt what the CPU's allocator gave out before."""
-        cpu = self._options.cpu
-        count, total = the_hooks().explore(self._torch, cpu and first)
-        if cpu and first:
+    def _find_owners(self, adopting: bool = False) -> None:
+        """Find owners; ADOPTING: also what the CPU's allocator gave out before."""
+        count, total = the_hooks().explore(self._torch, adopting)
+        if adopting:
             self._seeded["cpu"] = {"blocks": count, "bytes": total}
 
     # -- recording -------------------------------------------------------------
@@ -212,16 +217,16 @@ class Live:
     def window_begin(self, path: str | None) -> None:
         """See ``Follower``."""
         self._session.window_begin(path)
-        self._explore(first=False)
+        the_hooks().look_again(self._torch)
 
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
-        self._explore(first=False)
+        self._find_owners()
         return self._session.window_end()
 
     def snapshot(self) -> _core.Recording:
         """See ``Follower``."""
-        self._explore(first=False)
+        self._find_owners()
         return self._session.snapshot()
 
     def counters(self, device: int) -> dict[str, dict[str, int]]:

@@ -138,8 +138,9 @@ class FakeFollower:
         for name in ("step", "window_begin", "window_end", "snapshot", "stop"):
             setattr(self, name, getattr(self.session, name))
 
-    def start(self) -> None:
+    def start(self, step: int) -> None:
         self.session.start(False)
+        self.session.step(step)
 
     def facts(self) -> dict[str, Any]:
         return {"sources": {}}

@@ -223,7 +223,10 @@ def test_lost_window_says_why(m):
 
 def test_recording_survives_bad_info(m):
     m.profiler.info.versions = lambda torch: 1 / 0
-    with pytest.warns(UserWarning, match="info of versions failed"), m.profile() as prof:
+    with (
+        pytest.warns(UserWarning, match="info of versions failed"),
+        m.profile() as prof,
+    ):
         pass
     assert prof.recording.info["events"] == 0
 

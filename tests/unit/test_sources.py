@@ -328,8 +328,8 @@ def test_cuda_that_is_up_is_attached_then_seeded(gpu):
     assert order(gpu, "attach_cuda", "start", "seed", "step") == [
         "attach_cuda",
         "start",
-        "seed",
         "step",
+        "seed",
     ]
     seed = next(call[1] for call in gpu.core.calls if call[0] == "seed")
     assert rows(seed) == SEEDED
