@@ -1,7 +1,8 @@
 /* hook.c - the thread's context and the facts it writes.
  *
- * Shared state: the_log and the_intern (made once, never freed), the_wanted
- * (atomic), the_shim (set once).  Everything else belongs to one thread. */
+ * Shared state: the_log and the_intern (made once, never freed), the_shim
+ * (set once), atomics, the_pools and the_strays (a lock each, leaves).
+ * Everything else belongs to one thread. */
 #include "hook.h"
 
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #define MAX_OPS 256
 #define MAX_MODULES 256
 #define MAX_POOLS 4096
+#define MAX_STRAYS 64
 #define NAME_CACHE 256 /* a power of two */
 #define DEFAULT_LOG_BYTES ((size_t)16 << 20)
 
@@ -50,9 +52,11 @@ typedef struct {
     uint32_t outermost;      /* the first of them */
     uint32_t backward_depth; /* backward nodes among them */
     uint32_t optimizer_depth;
+    uint32_t optimizer_name; /* of the outermost; and how deep it began: */
+    uint32_t optimizer_modules, optimizer_backwards;
     uint32_t module_depth;
     uint32_t op_instance;
-    uint32_t generation;
+    uint32_t news, generation, strays; /* what it knows of the shared ones */
     uint32_t last_pool;
     int64_t optimizer_net;
     mp_pystack_cache_t *stack_cache;
@@ -69,9 +73,20 @@ static _Atomic(void (*)(void)) the_wake;
 /* Rises when recording begins: what a thread knew of modules and optimizers
  * from before is stale. */
 static atomic_uint the_generation;
+/* Rises with the_generation and the_strays: one look for both. */
+static atomic_uint the_news;
 
-/* Read by the shim before anything else. */
+/* Read by the shim before anything else; both sides use the compiler's
+ * atomics on it, for the shim's C++ has no C11 ones. */
 static volatile uint32_t the_active;
+
+/* Ends of ops that the ending thread was not inside of: a record_function
+ * region may end on another thread than it began on, which finds it here. */
+static struct {
+    mp_spin_t lock;
+    uint32_t count; /* ever; the last MAX_STRAYS are kept */
+    const void *ops[MAX_STRAYS];
+} the_strays;
 
 static struct {
     mp_spin_t lock; /* a leaf: adding */
@@ -92,10 +107,22 @@ static pthread_once_t context_once = PTHREAD_ONCE_INIT;
 
 /* ---- contexts ------------------------------------------------------------ */
 
+static void leave_region(context_t *context, uint32_t index);
+static void leave_strays(context_t *context);
+
 static void
 context_free(void *pointer)
 {
     context_t *context = pointer;
+    context->in_hook = true;
+    context->running_ops = 0; /* their frames are gone */
+    for (uint32_t i = context->op_depth < MAX_OPS ? context->op_depth
+                                                  : MAX_OPS;
+         i-- > 0;) {
+        if (context->ops[i].scope == MP_OP_SCOPE_USER) {
+            leave_region(context, i);
+        }
+    }
     this_thread = NULL;
     this_thread_ended = true;
     mp_pystack_cache_free(context->stack_cache);
@@ -119,6 +146,9 @@ context_new(void)
         return NULL;
     }
     context->number = mp_thread_number();
+    mp_spin_lock(&the_strays.lock);
+    context->strays = the_strays.count;
+    mp_spin_unlock(&the_strays.lock);
     context->stack_cache = mp_pystack_cache_new(); /* NULL: no stacks */
     (void)pthread_once(&context_once, make_key);
     if (pthread_setspecific(context_key, context) != 0) {
@@ -128,6 +158,24 @@ context_new(void)
     }
     this_thread = context;
     return context;
+}
+
+/* Something changed: a recording began, or regions ended elsewhere. */
+static void
+context_refresh(context_t *context)
+{
+    context->news = atomic_load_explicit(&the_news, memory_order_acquire);
+    uint32_t generation
+        = atomic_load_explicit(&the_generation, memory_order_relaxed);
+    if (context->generation != generation) {
+        context->generation = generation;
+        context->module_depth = 0;
+        context->optimizer_depth = 0;
+        for (uint32_t i = 0; i < MAX_OPS && i < context->op_depth; i++) {
+            context->ops[i].logged = false; /* not in this recording */
+        }
+    }
+    leave_strays(context);
 }
 
 static inline context_t *
@@ -140,12 +188,9 @@ context_get(void)
             return NULL;
         }
     }
-    uint32_t generation
-        = atomic_load_explicit(&the_generation, memory_order_relaxed);
-    if (MP_UNLIKELY(context->generation != generation)) {
-        context->generation = generation;
-        context->module_depth = 0;
-        context->optimizer_depth = 0;
+    uint32_t news = atomic_load_explicit(&the_news, memory_order_relaxed);
+    if (MP_UNLIKELY(context->news != news) && !context->in_hook) {
+        context_refresh(context);
     }
     return context;
 }
@@ -229,7 +274,7 @@ pool_index(context_t *context, uint64_t first, uint64_t second)
     }
     uint32_t count
         = atomic_load_explicit(&the_pools.count, memory_order_acquire);
-    uint32_t last = context->last_pool;
+    uint32_t last = context == NULL ? MAX_POOLS : context->last_pool;
     if (last < count && the_pools.first[last] == first
         && the_pools.second[last] == second) {
         return (uint16_t)(last + 1);
@@ -249,17 +294,19 @@ pool_index(context_t *context, uint64_t first, uint64_t second)
                               memory_order_release);
     }
     mp_spin_unlock(&the_pools.lock);
-    context->last_pool = i;
+    if (context != NULL) {
+        context->last_pool = i;
+    }
     return (uint16_t)(i < MAX_POOLS ? i + 1 : MAX_POOLS);
 }
 
 /* ---- writing --------------------------------------------------------------- */
 
-static void
+static bool
 append(const mp_event_t *events, size_t count)
 {
     bool half_full = false;
-    (void)mp_log_append(the_log, events, count, &half_full);
+    bool fits = mp_log_append(the_log, events, count, &half_full);
     if (MP_UNLIKELY(half_full)) {
         void (*wake)(void)
             = atomic_load_explicit(&the_wake, memory_order_acquire);
@@ -267,6 +314,7 @@ append(const mp_event_t *events, size_t count)
             wake();
         }
     }
+    return fits;
 }
 
 static op_entry_t *
@@ -296,6 +344,16 @@ describe(context_t *context, op_entry_t *entry)
                         && fact.sequence >= 0 && !entry->engine;
 }
 
+/* In an optimizer's step and in nothing that began inside it: an optimizer
+ * may run inside a backward, and a closure inside an optimizer. */
+static bool
+in_optimizer(const context_t *context)
+{
+    return context->optimizer_depth > 0
+           && context->module_depth <= context->optimizer_modules
+           && context->backward_depth <= context->optimizer_backwards;
+}
+
 /* The fields that say where this thread is. */
 static void
 fill_place(context_t *context, mp_event_t *event)
@@ -316,7 +374,7 @@ fill_place(context_t *context, mp_event_t *event)
     if (depth > 0) {
         event->flags |= MP_FLAG_IN_MODULE;
     }
-    if (context->optimizer_depth > 0) {
+    if (in_optimizer(context)) {
         event->phase = MP_PHASE_OPTIMIZER;
     }
     else if (context->backward_depth > 0) {
@@ -366,7 +424,7 @@ write_ops(context_t *context, mp_event_t *event)
             continue;
         }
         if (count == MP_ARRAY_LENGTH(begins)) {
-            append(begins, count);
+            (void)append(begins, count);
             count = 0;
         }
         mp_event_t *begin = &begins[count++];
@@ -391,7 +449,7 @@ write_ops(context_t *context, mp_event_t *event)
         entry->logged = true;
     }
     if (count > 0) {
-        append(begins, count);
+        (void)append(begins, count);
     }
     event->op = counting != MP_NO_INDEX ? counting : outermost;
 }
@@ -408,7 +466,20 @@ write_alloc(context_t *context, mp_event_t *event)
     if (context->op_depth > 0) {
         write_ops(context, event);
     }
-    append(event, 1);
+    (void)append(event, 1);
+}
+
+/* A thread without a context (it is ending, or memory ran out) still tells
+ * the fact: a free that nobody saw would be a wrong answer. */
+static void
+write_bare(mp_event_t *event)
+{
+    event->time_ns = mp_clock_now();
+    event->thread = mp_thread_number();
+    event->op = MP_NO_INDEX;
+    event->module = MP_NO_INDEX;
+    event->stack = MP_NO_INDEX;
+    (void)append(event, 1);
 }
 
 /* ---- facts of the allocators ------------------------------------------------ */
@@ -420,10 +491,9 @@ mp_hook_memory(const mp_memory_fact_t *fact)
         return;
     }
     context_t *context = context_get();
-    if (context == NULL || context->in_hook) {
+    if (context != NULL && context->in_hook) {
         return;
     }
-    context->in_hook = true;
     mp_event_t event = {
         .kind = fact->kind,
         .addr = fact->addr,
@@ -432,6 +502,11 @@ mp_hook_memory(const mp_memory_fact_t *fact)
         .device = fact->device,
         .pool = pool_index(context, fact->pool_first, fact->pool_second),
     };
+    if (context == NULL) {
+        write_bare(&event);
+        return;
+    }
+    context->in_hook = true;
     fill_place(context, &event);
     if (fact->kind == MP_EVENT_ALLOC) {
         context->optimizer_net++;
@@ -439,7 +514,7 @@ mp_hook_memory(const mp_memory_fact_t *fact)
     }
     else {
         context->optimizer_net -= fact->kind == MP_EVENT_FREE_REQUESTED;
-        append(&event, 1);
+        (void)append(&event, 1);
     }
     context->in_hook = false;
 }
@@ -451,16 +526,20 @@ mp_hook_cpu_alloc(void *pointer, size_t bytes)
         return;
     }
     context_t *context = context_get();
-    if (context == NULL || context->in_hook) {
+    if (context != NULL && context->in_hook) {
         return;
     }
-    context->in_hook = true;
     mp_event_t event = {
         .kind = MP_EVENT_ALLOC,
         .addr = (uintptr_t)pointer,
         .size = bytes,
         .device = MP_DEVICE_CPU,
     };
+    if (context == NULL) {
+        write_bare(&event);
+        return;
+    }
+    context->in_hook = true;
     fill_place(context, &event);
     context->optimizer_net++;
     write_alloc(context, &event);
@@ -474,18 +553,22 @@ mp_hook_cpu_free(void *pointer)
         return;
     }
     context_t *context = context_get();
-    if (context == NULL || context->in_hook) {
+    if (context != NULL && context->in_hook) {
         return;
     }
-    context->in_hook = true;
     mp_event_t event = {
         .kind = MP_EVENT_FREE_COMPLETED,
         .addr = (uintptr_t)pointer,
         .device = MP_DEVICE_CPU,
     };
+    if (context == NULL) {
+        write_bare(&event);
+        return;
+    }
+    context->in_hook = true;
     fill_place(context, &event);
     context->optimizer_net--;
-    append(&event, 1);
+    (void)append(&event, 1);
     context->in_hook = false;
 }
 
@@ -517,7 +600,7 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
                             .device = MP_DEVICE_CPU};
         fill_place(context, &event);
         event.op = entry->name;
-        append(&event, 1);
+        (void)append(&event, 1);
         context->in_hook = false;
         return;
     }
@@ -528,51 +611,116 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
     context->backward_depth += scope == MP_OP_SCOPE_BACKWARD;
 }
 
-/* Leave ops[DEPTH] and what is still open inside it. */
+static void
+write_end(context_t *context, uint8_t kind, uint32_t name)
+{
+    if (mp_hook_wanted() != 0) {
+        mp_event_t event = {.kind = kind, .device = MP_DEVICE_CPU};
+        fill_place(context, &event);
+        event.op = name;
+        (void)append(&event, 1);
+    }
+}
+
+/* Leave the op ops[DEPTH] and what is still open inside it. */
 static void
 leave_ops(context_t *context, uint32_t depth)
 {
     uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
     for (uint32_t i = kept; i-- > depth;) {
         const op_entry_t *entry = &context->ops[i];
-        bool region = entry->scope == MP_OP_SCOPE_USER;
-        if (!region) {
-            context->running_ops--;
-            context->backward_depth -= entry->scope == MP_OP_SCOPE_BACKWARD;
+        if (entry->scope == MP_OP_SCOPE_USER) {
+            write_end(context, MP_EVENT_REGION_END, entry->name);
+            continue;
         }
-        if ((entry->logged || region)
-            && atomic_load_explicit(&the_wanted, memory_order_relaxed) != 0) {
-            mp_event_t event = {
-                .kind = region ? MP_EVENT_REGION_END : MP_EVENT_OP_END,
-                .device = MP_DEVICE_CPU,
-            };
-            fill_place(context, &event);
-            event.op = entry->name;
-            append(&event, 1);
+        context->running_ops--;
+        context->backward_depth -= entry->scope == MP_OP_SCOPE_BACKWARD;
+        if (entry->logged) {
+            write_end(context, MP_EVENT_OP_END, entry->name);
         }
     }
     context->op_depth = depth;
+}
+
+/* Leave the region ops[INDEX]; what began inside it goes on. */
+static void
+leave_region(context_t *context, uint32_t index)
+{
+    uint32_t name = context->ops[index].name;
+    uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
+    memmove(&context->ops[index], &context->ops[index + 1],
+            (kept - index - 1) * sizeof(op_entry_t));
+    context->op_depth--;
+    if (context->outermost > index) {
+        context->outermost--;
+    }
+    write_end(context, MP_EVENT_REGION_END, name);
+}
+
+/* Leave the regions of this thread that ended on another one. */
+static void
+leave_strays(context_t *context)
+{
+    const void *ops[MAX_STRAYS];
+    uint32_t count = 0;
+    mp_spin_lock(&the_strays.lock);
+    uint32_t now = the_strays.count, new = now - context->strays;
+    for (uint32_t i = new < MAX_STRAYS ? new : MAX_STRAYS; i > 0; i--) {
+        ops[count++] = the_strays.ops[(now - i) % MAX_STRAYS];
+    }
+    context->strays = now;
+    mp_spin_unlock(&the_strays.lock);
+    context->in_hook = true;
+    for (uint32_t i = context->op_depth <= MAX_OPS ? context->op_depth : 0;
+         count > 0 && i-- > 0;) {
+        for (uint32_t k = 0; k < count; k++) {
+            if (context->ops[i].scope == MP_OP_SCOPE_USER
+                && context->ops[i].op == ops[k]) {
+                leave_region(context, i);
+                break;
+            }
+        }
+    }
+    context->in_hook = false;
+}
+
+static void
+stray_end(const void *op)
+{
+    if (mp_hook_wanted() != 0) {
+        mp_spin_lock(&the_strays.lock);
+        the_strays.ops[the_strays.count++ % MAX_STRAYS] = op;
+        mp_spin_unlock(&the_strays.lock);
+        atomic_fetch_add_explicit(&the_news, 1, memory_order_release);
+    }
 }
 
 void
 mp_hook_op_end(const void *op)
 {
     context_t *context = this_thread;
-    if (context == NULL || context->in_hook || context->op_depth == 0) {
+    if (context != NULL && context->in_hook) {
         return;
     }
-    if (context->op_depth > MAX_OPS) {
+    uint32_t depth = context == NULL ? 0 : context->op_depth;
+    if (depth > MAX_OPS) {
         context->op_depth--; /* deeper than we keep: assume it is the last */
         return;
     }
-    for (uint32_t i = context->op_depth; i-- > 0;) {
+    for (uint32_t i = depth; i-- > 0;) {
         if (context->ops[i].op == op) {
             context->in_hook = true;
-            leave_ops(context, i);
+            if (context->ops[i].scope == MP_OP_SCOPE_USER) {
+                leave_region(context, i);
+            }
+            else {
+                leave_ops(context, i);
+            }
             context->in_hook = false;
             return;
         }
-    } /* began before us, or on another thread */
+    }
+    stray_end(op); /* began before us, or on another thread */
 }
 
 static void
@@ -588,7 +736,7 @@ write_mark(context_t *context, uint8_t kind, uint32_t module, uint32_t op)
             event.stream = the_shim->logical_thread();
         }
     }
-    append(&event, 1);
+    (void)append(&event, 1);
 }
 
 void
@@ -601,6 +749,7 @@ mp_hook_module_begin(uint32_t module)
     if (context->module_depth > 0 && context->modules[0] == module) {
         /* torch skips the hooks of a forward that a KeyboardInterrupt (or
          * any BaseException) left; the root's next call starts afresh. */
+        mp_hook_module_end(module);
         context->module_depth = 0;
     }
     if (context->module_depth < MAX_MODULES) {
@@ -652,7 +801,13 @@ mp_hook_optimizer_begin(uint32_t name)
     if (context == NULL || mp_hook_wanted() == 0) {
         return;
     }
+    if (context->optimizer_depth > 0 && context->optimizer_name == name) {
+        context->optimizer_depth = 0; /* an exception left its last step */
+    }
     if (context->optimizer_depth++ == 0) {
+        context->optimizer_name = name;
+        context->optimizer_modules = context->module_depth;
+        context->optimizer_backwards = context->backward_depth;
         context->optimizer_net = 0;
     }
     write_mark(context, MP_EVENT_OPTIMIZER_BEGIN, MP_NO_INDEX, name);
@@ -683,7 +838,7 @@ mp_hook_role(uint64_t addr, int16_t device, mp_role_t role, uint32_t owner)
         .kind = MP_EVENT_ROLE, .addr = addr, .size = role, .device = device};
     fill_place(context, &event);
     event.op = owner;
-    append(&event, 1);
+    (void)append(&event, 1);
 }
 
 void
@@ -702,14 +857,13 @@ mp_hook_seed_cpu(uint64_t addr, uint64_t bytes)
         .stack = MP_NO_INDEX,
         .device = MP_DEVICE_CPU,
     };
-    append(&event, 1);
+    (void)append(&event, 1);
 }
 
 bool
 mp_hook_feed(const mp_event_t *events, size_t count)
 {
-    bool half_full = false;
-    return mp_log_append(the_log, events, count, &half_full);
+    return append(events, count);
 }
 
 uint32_t
@@ -782,9 +936,10 @@ mp_hook_set_wanted(uint32_t flags)
 {
     if (flags != 0 && mp_hook_wanted() == 0) {
         atomic_fetch_add_explicit(&the_generation, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&the_news, 1, memory_order_release);
     }
     atomic_store_explicit(&the_wanted, flags, memory_order_release);
-    the_active = flags;
+    __atomic_store_n(&the_active, flags, __ATOMIC_RELAXED);
 }
 
 uint32_t
@@ -810,6 +965,7 @@ mp_hook_after_fork(void)
         mp_intern_reset_lock(the_intern);
     }
     atomic_store(&the_pools.lock.held, 0);
+    atomic_store(&the_strays.lock.held, 0);
     if (this_thread != NULL) {
         this_thread->number = mp_thread_number();
         this_thread->op_depth = 0;

@@ -57,7 +57,9 @@ void mp_hook_cpu_free(void *pointer);
 void mp_hook_op_begin(const void *op, mp_op_scope_t scope);
 void mp_hook_op_end(const void *op);
 
-/* MODULE, NAME and OWNER are string ids. */
+/* MODULE, NAME and OWNER are string ids.  A root module that begins inside
+ * itself, and an optimizer likewise, is taken for one that an exception left
+ * before. */
 void mp_hook_module_begin(uint32_t module);
 void mp_hook_module_end(uint32_t module);
 bool mp_hook_in_module(void); /* this thread is inside a module's forward */

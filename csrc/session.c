@@ -31,6 +31,7 @@ struct mp_session {
     mp_session_options_t options;
     mp_session_t *next; /* in the list of running ones */
     bool running, forked;
+    bool used;              /* the follower has seen a start */
     mp_tracker_t *follower; /* start to stop, dead rows used again */
     uint64_t events;
     uint64_t dropped_before; /* by the log, before the start */
@@ -56,7 +57,8 @@ static struct {
     mp_session_t *sessions;
     uint64_t next_id;
     pthread_t drain;
-    bool draining; /* the thread exists */
+    bool draining;    /* the thread exists */
+    uint64_t drained; /* events taken out of the log */
     atomic_uint generation; /* of the drain thread: another one ends it */
     bool cpu_installed;
     int ops_installed; /* 0, 1, 2 as the option */
@@ -88,14 +90,14 @@ unlock(void)
 static void *
 reserve_up_to(size_t *bytes)
 {
-    for (size_t wanted = *bytes; wanted >= LEAST_BYTES; wanted /= 2) {
-        void *memory = mp_reserve(wanted);
-        if (memory != NULL) {
-            *bytes = wanted;
-            return memory;
-        }
+    size_t wanted = *bytes;
+    void *memory = mp_reserve(wanted);
+    while (memory == NULL && wanted / 2 >= LEAST_BYTES) {
+        wanted /= 2;
+        memory = mp_reserve(wanted);
     }
-    return NULL;
+    *bytes = wanted;
+    return memory;
 }
 
 void
@@ -210,11 +212,11 @@ drain_locked(void)
     mp_log_t *log = mp_hook_log();
     size_t count;
     const mp_event_t *events;
-    uint64_t left = mp_log_appended(log); /* an upper bound for one call */
+    /* What comes meanwhile waits: producers must not keep us here. */
+    uint64_t left = mp_log_appended(log) - the_engine.drained;
     while (left > 0 && (events = mp_log_peek(log, &count), count > 0)) {
-        if (count > BATCH_EVENTS) {
-            count = BATCH_EVENTS;
-        }
+        count = count < BATCH_EVENTS ? count : BATCH_EVENTS;
+        count = count < left ? count : (size_t)left;
         for (mp_session_t *session = the_engine.sessions; session != NULL;
              session = session->next) {
             for (size_t i = 0; i < count; i++) {
@@ -230,7 +232,8 @@ drain_locked(void)
             }
         }
         mp_log_consume(log, count);
-        left = left > count ? left - count : 0;
+        the_engine.drained += count;
+        left -= count;
     }
 }
 
@@ -311,10 +314,12 @@ fork_child(void)
         session->forked = true;
         session->recording = false;
         session->seeding = false;
+        session->dropped_after = mp_log_dropped(mp_hook_log());
         mp_recording_writer_abandon(session->window.writer);
         session->window.writer = NULL;
     }
     the_engine.sessions = NULL;
+    the_engine.drained = mp_log_appended(mp_hook_log()); /* it is emptied */
     the_engine.draining = false;
     atomic_fetch_add(&the_engine.generation, 1);
     mp_hook_set_wake(NULL);
@@ -386,6 +391,25 @@ switch_hooks(char *error, size_t error_size)
 
 /* ---- life cycle ---------------------------------------------------------------- */
 
+/* A follower that has seen nothing.  On failure the old one stays. */
+static mp_status_t
+follower_new(mp_session_t *session)
+{
+    mp_tracker_options_t options = {
+        .session_id = session->id,
+        .allocation_budget_bytes = session->options.allocation_budget_bytes,
+    };
+    mp_tracker_t *follower;
+    mp_status_t status = mp_tracker_new(&options, &follower);
+    if (status == MP_OK) {
+        mp_tracker_free(session->follower);
+        session->follower = follower;
+        session->events = 0;
+        session->used = false;
+    }
+    return status;
+}
+
 mp_status_t
 mp_session_new(const mp_session_options_t *options, mp_session_t **out)
 {
@@ -401,6 +425,9 @@ mp_session_new(const mp_session_options_t *options, mp_session_t **out)
     if (session->options.event_budget_bytes == 0) {
         session->options.event_budget_bytes = DEFAULT_EVENT_BYTES;
     }
+    if (session->options.event_budget_bytes < 2 * sizeof(mp_event_t)) {
+        session->options.event_budget_bytes = 2 * sizeof(mp_event_t);
+    }
     lock();
     session->id = the_engine.next_id++;
     if (!the_engine.atfork_set) {
@@ -408,11 +435,7 @@ mp_session_new(const mp_session_options_t *options, mp_session_t **out)
             = pthread_atfork(fork_prepare, fork_parent, fork_child) == 0;
     }
     unlock();
-    mp_tracker_options_t tracker_options = {
-        .session_id = session->id,
-        .allocation_budget_bytes = options->allocation_budget_bytes,
-    };
-    status = mp_tracker_new(&tracker_options, &session->follower);
+    status = follower_new(session);
     if (status != MP_OK) {
         mp_free(session);
         return status;
@@ -503,10 +526,11 @@ start_locked(mp_session_t *session, bool seeding, bool *took_over,
     if (session->running || session->forked) {
         return MP_ERR_STATE;
     }
-    mp_status_t status = drain_start();
+    mp_status_t status = session->used ? follower_new(session) : MP_OK;
     if (status != MP_OK) {
         return status;
     }
+    session->used = true;
     drain_locked();
     for (mp_session_t *other = the_engine.sessions; other != NULL;
          other = other->next) {
@@ -529,10 +553,19 @@ start_locked(mp_session_t *session, bool seeding, bool *took_over,
         session->pending_count = 0;
         session->seeding_thread = mp_thread_number();
         if (session->pending == NULL) {
+            session->seeding = false;
             return MP_ERR_NOMEM;
         }
     }
+    status = drain_start();
+    if (status != MP_OK) {
+        mp_unreserve(session->pending, PENDING_BYTES);
+        session->pending = NULL;
+        session->seeding = false;
+        return status;
+    }
     session->running = true;
+    session->last_stream_errno = 0;
     session->dropped_before = mp_log_dropped(mp_hook_log());
     session->next = the_engine.sessions;
     the_engine.sessions = session;
@@ -582,8 +615,7 @@ mp_session_seed(mp_session_t *session, const mp_event_t *events,
     }
     drain_locked();
     session->seeding = false;
-    /* The last SNAPSHOTs of this thread are ours, one a device; ones before
-     * them came from an earlier look. */
+    /* The SNAPSHOTs of this thread are ours, one a device, in order. */
     int16_t next_device = 0;
     uint64_t cut = 0; /* bit per device: its seeds are in */
     for (size_t i = 0; i < session->pending_count; i++) {
@@ -630,8 +662,11 @@ mp_session_step(mp_session_t *session, int32_t number)
         .stack = MP_NO_INDEX,
         .device = MP_DEVICE_CPU,
     };
-    if (!session->running || number < 0) {
-        return session->running ? MP_ERR_ARG : MP_ERR_STATE;
+    lock();
+    bool running = session->running;
+    unlock();
+    if (!running || number < 0) {
+        return running ? MP_ERR_ARG : MP_ERR_STATE;
     }
     while (!mp_hook_feed(&event, 1)) { /* a step must not be lost */
         lock();

@@ -35,7 +35,7 @@ void mp_session_free(mp_session_t *session);
 
 uint64_t mp_session_id(const mp_session_t *session);
 
-/* Switch the hooks on.  SEEDING: hold events back until mp_session_seed.
+/* Switch the hooks on.  A session that was stopped begins anew.  SEEDING: hold events back until mp_session_seed.
  * If another session runs (and is not seeding), its state is taken over and
  * *TOOK_OVER is set; then SEEDING is ignored.  ERROR names the source that
  * could not be installed (MP_ERR_LOAD). */

@@ -44,7 +44,8 @@ typedef enum {
 typedef struct {
     uint32_t version;
     uint32_t size;
-    /* Not 0 while somebody records.  Read relaxed before anything else. */
+    /* Not 0 while somebody records.  Read before anything else, with a
+     * relaxed atomic load (the core writes it with an atomic store). */
     const volatile uint32_t *active;
     void (*memory)(const mp_memory_fact_t *fact);
     void (*cpu_alloc)(void *pointer, size_t bytes);
