@@ -62,7 +62,7 @@ std::mutex attach_mutex;
 inline bool
 recording() noexcept
 {
-    return *core->active != 0;
+    return __atomic_load_n(core->active, __ATOMIC_RELAXED) != 0;
 }
 
 /* c10::Error's text goes on for pages of C++ stack: keep its first line. */
