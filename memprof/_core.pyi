@@ -7,8 +7,10 @@ Buffers are read-only, hold rows laid out as ``memprof.recording`` documents
 alive.
 """
 
-from collections.abc import Buffer, Callable
+from collections.abc import Callable
 from typing import Any, Final, final
+
+from typing_extensions import Buffer
 
 class Error(Exception):
     """A memprof failure: wrong state, damaged file, budget used up."""
@@ -16,6 +18,7 @@ class Error(Exception):
 class ShimError(Error):
     """The torch shim could not be loaded or was built for another torch."""
 
+STACKS_UNAVAILABLE: Final[str | None]  # why Python stacks cannot be walked
 NO_INDEX: Final[int]  # 2**32 - 1: an id without a value
 EVENT_KINDS: Final[dict[int, str]]
 PHASES: Final[tuple[str, ...]]
@@ -103,11 +106,12 @@ class Session:
 
     id: Final[int]
 
-    def start(self, seeding: bool) -> None:
+    def start(self, seeding: bool) -> bool:
         """Switch the hooks on.  With ``seeding`` events wait until ``seed``
         is called (CUDA was up before; the allocator snapshot comes next).
         If another session is running, its knowledge of what is alive is taken
-        over and ``seeding`` must be False.  ``Error`` if already started."""
+        over instead: True, and there is nothing to seed.  ``Error`` if it was
+        started already."""
 
     def seed(self, events: Buffer) -> None:
         """SEED_SEGMENT and SEED_BLOCK rows of all CUDA devices, from a
@@ -161,6 +165,7 @@ class Recording:
     start_wall_ns: Final[int]
     finished: Final[bool]  # False: the file's writer was killed or it is cut
     damaged_bytes: Final[int]
+    stream_errno: Final[int]  # not 0: the streamed file failed with it
 
     def events(self) -> Buffer: ...
     def allocations(self) -> Buffer: ...
@@ -190,9 +195,14 @@ class Recording:
 def load(path: str) -> Recording:
     """``OSError``, or ``Error`` naming what is wrong with the file."""
 
-def from_events(events: Buffer, names: list[str] | None = ...) -> Recording:
+def from_events(
+    events: Buffer,
+    names: list[str] | None = ...,
+    stacks: list[list[tuple[str, str, int]]] | None = ...,
+) -> Recording:
     """A recording of made-up events (tests, imports).  ``names[i]`` becomes
-    string ``i``."""
+    string ``i``; of each of ``stacks``, innermost frame first, the stack ids
+    are those of a trie filled in that order."""
 
 # -- for imports, tests and benchmarks ---------------------------------------
 
