@@ -1,11 +1,13 @@
 """The walk of a thread's own frames says what Python's traceback says."""
 
+import _thread
 import ast
 import asyncio
 import contextlib
 import functools
 import gc
 import itertools
+import os
 import resource
 import sys
 import sysconfig
@@ -13,12 +15,15 @@ import textwrap
 import threading
 import time
 import traceback
-import _thread
 
 import pytest
+
 from memprof import _core
 
 MAX_DEPTH = 128  # MP_PYSTACK_MAX_DEPTH
+
+# As AddressSanitizer is run: it keeps freed memory back for a while.
+NEVER_REUSED = "PYTHONMALLOC" in os.environ
 
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 15) or bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
@@ -302,7 +307,7 @@ def test_callbacks_from_c():
     functools.reduce(lambda left, right: key(left), [1, 2, 3])
     stack = functools.partial(lambda value: look(), 1)()
     assert functions(stack, 2) == ["<lambda>", caller]
-    (stack,) = sorted([1], key=lambda value: look()) and map(lambda _: look(), [1])
+    (stack,) = sorted([1], key=lambda value: look()) and map(lambda _: look(), [1])  # noqa: C417
     assert functions(stack, 2) == ["<lambda>", caller]
     functools.lru_cache(key)(1)
 
@@ -347,34 +352,49 @@ def test_inside_a_profile_function():
 
 
 def test_calls_over_several_lines():
-    def several(*arguments):
-        return look()
+    # As text: a formatter would join the lines.
+    names = run_source(
+        """
+        def several(*arguments):
+            return arguments, look()
 
-    first = line_here() + 1
-    stack = several(
-        1,
-        look(),
-        [
+        arguments, stack = several(
+            1,
             look(),
-            3,
-        ],
+            [
+                look()
+                for _ in range(2)
+            ],
+            look() if True
+            else None,
+            (
+                look()
+                +
+                look()
+            ),
+        )
+        chained = (
+            [[look()]]
+            [0]
+            [0]
+        )
+        """,
+        file="several.py",
     )
-    assert first <= stack[1][2] <= first + 8
-    value = (
-        look()[0][2]
-        - look()[0][2]
-    )
-    assert value == -1
-    several(
-        *[
-            look()
-            for _ in range(2)
-        ]
-    )  # fmt: skip
+    _, first, listed, third, added = names["arguments"]
+    assert names["stack"][1] == ("<module>", "several.py", 5)
+    assert first[0][2] == 7
+    assert [stack[0][2] for stack in listed] == [9, 9]
+    assert third[0][2] == 12
+    assert added[0][2] == 15
+    assert added[len(added) // 2][2] == 17
+    assert names["chained"][0][2] == 21
 
 
 def test_lines_far_apart():
-    source = "first = look()\n" + "\n" * 70_000 + "second = look(\n" + "\n" * 300 + ")\n"
+    source = (
+        "first = look()\n" + "\n" * 70_000 + "second = look(\n" + "\n" * 300 + ")\n"
+    )
     names = run_source(source, file="far.py")
     assert names["first"][0][1:] == ("far.py", 1)
     assert names["second"][0][1:] == ("far.py", 70_002)
@@ -484,7 +504,7 @@ def test_code_at_a_used_address():
                 "f",
             )
         )
-    assert len(addresses) < 3000  # or nothing was tested
+    assert len(addresses) < 3000 or NEVER_REUSED  # or nothing was tested
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names in 3.10")
@@ -515,7 +535,7 @@ def test_dropped_code_costs_no_memory():
     gc.collect()
     before = peak_bytes()
     churn(100_000)
-    assert peak_bytes() - before < 8 * 2**20
+    assert peak_bytes() - before < 8 * 2**20 or NEVER_REUSED
 
 
 # -- threads
