@@ -574,7 +574,8 @@ read_events(reader_t *reader, const block_t *block)
     if (status != MP_OK) {
         return status;
     }
-    mp_event_t *events = reader->data.events + reader->data.count;
+    mp_event_t *events =
+        count == 0 ? NULL : reader->data.events + reader->data.count;
     for (size_t done = 0; done < count;) {
         size_t batch =
             count - done < BATCH_EVENTS ? count - done : BATCH_EVENTS;

@@ -801,6 +801,51 @@ test_recording_lies_under_right_checksums_are_noticed(void)
     mp_intern_free(intern);
 }
 
+/* The directory is what a reader may seek by: it must name what is there. */
+static void
+test_recording_wrong_directory_is_damage(void)
+{
+    const char *path = mp_test_path("a.memprof");
+    mp_event_t events[9];
+    mp_intern_t *intern;
+    bytes_t file = small_file(path, &intern, events, 9);
+    size_t offset =
+        (size_t)mp_get_u64(file.bytes + MP_HEADER_DIRECTORY_OFFSET);
+    uint32_t type;
+    uint32_t records;
+    size_t next;
+    bytes_t raw = block_payload(&file, offset, &type, &records, &next);
+    MP_CHECK_EQ(type, MP_BLOCK_DIRECTORY);
+    MP_CHECK_EQ(raw.length, records * MP_ENTRY_BYTES);
+    /* The first round is right, then one byte after the other is not. */
+    for (size_t i = 0; i <= raw.length; i++) {
+        if (i != 0) {
+            raw.bytes[i - 1] ^= 1;
+        }
+        file.length = offset;
+        append_block(&file, type, records, raw.bytes, raw.length);
+        size_t size = file.length + MP_FOOTER_BYTES;
+        uint8_t footer[MP_FOOTER_BYTES] = {0};
+        mp_put_u64(footer + MP_FOOTER_DIRECTORY_OFFSET, offset);
+        mp_put_u64(footer + MP_FOOTER_FILE_SIZE, size);
+        memcpy(footer + MP_FOOTER_MAGIC, MP_FOOTER_MAGIC_TEXT, 8);
+        append_bytes(&file, footer, sizeof(footer));
+        seal(&file);
+        store_bytes(path, file.bytes, file.length);
+        mp_recording_data_t data = read_recording(path);
+        check_prefix(&data, intern, events, 9);
+        MP_CHECK_EQ(data.finished, i == 0);
+        MP_CHECK_EQ(data.damaged_bytes, i == 0 ? 0 : size - offset);
+        mp_recording_data_clear(&data);
+        if (i != 0) {
+            raw.bytes[i - 1] ^= 1;
+        }
+    }
+    free(raw.bytes);
+    free(file.bytes);
+    mp_intern_free(intern);
+}
+
 /* One payload of each kind, wrong in one way. */
 static void
 test_recording_wrong_payloads_are_damage(void)
@@ -983,7 +1028,7 @@ static void
 test_recording_wrong_columns_are_damage(void)
 {
     static const hand_column_t cases[] = {
-        {1, MP_ENCODING_DELTA, 2, "\1\1"},     /* kind is never a delta */
+        {1, MP_ENCODING_DELTA, 2, "\2\2"},     /* kind is never a delta */
         {1, MP_ENCODING_PLAIN, 3, "\1\x80\2"}, /* 256 */
         {2, 0, 2, "\1\1"},                     /* unknown encodings */
         {2, 4, 2, "\1\1"},
@@ -1020,6 +1065,14 @@ test_recording_wrong_columns_are_damage(void)
     file.length = good;
     append_columns(&file, hand_columns, HAND_COLUMNS - 1, 2);
     check_reads(&file, 0, file.length - good);
+    /* An events block without events: odd, but no damage. */
+    for (size_t i = 0; i < HAND_COLUMNS; i++) {
+        columns[i] = hand_columns[i];
+        columns[i].length = 0;
+    }
+    file.length = good;
+    append_columns(&file, columns, HAND_COLUMNS, 0);
+    check_reads(&file, 0, 0);
     /* The same without the damage. */
     file.length = good;
     append_columns(&file, hand_columns, HAND_COLUMNS, 2);
@@ -1054,6 +1107,14 @@ test_recording_sizes_are_not_believed(void)
                         stored_length);
     check_reads(&file, 0, file.length - MP_HEADER_BYTES);
     free(stored);
+
+    /* A payload that is shorter than it says. */
+    uint8_t tiny[64];
+    uLongf tiny_length = sizeof(tiny);
+    MP_CHECK(compress(tiny, &tiny_length, (const uint8_t *)"{}", 2) == Z_OK);
+    file.length = MP_HEADER_BYTES;
+    append_stored_block(&file, MP_BLOCK_INFO, 1, 3, tiny, tiny_length);
+    check_reads(&file, 0, file.length - MP_HEADER_BYTES);
 
     /* Nothing, and what is no zlib stream. */
     file.length = MP_HEADER_BYTES;
@@ -1333,6 +1394,7 @@ MP_TEST_SUITE(recording, MP_TEST(test_recording_random_events_come_back),
               MP_TEST(test_recording_flipped_bits_are_noticed),
               MP_TEST(test_recording_with_bytes_behind_is_unfinished),
               MP_TEST(test_recording_lies_under_right_checksums_are_noticed),
+              MP_TEST(test_recording_wrong_directory_is_damage),
               MP_TEST(test_recording_wrong_payloads_are_damage),
               MP_TEST(test_recording_layout_is_the_documented_one),
               MP_TEST(test_recording_wrong_columns_are_damage),
