@@ -103,6 +103,7 @@ class Thread:
     regions: list[str] = field(default_factory=list)
     instance: int = 0
     phase: int = OTHER
+    sequence: int = 1  # the next autograd number
 
 
 class Stream:
@@ -120,7 +121,6 @@ class Stream:
         self.pending: dict[int, dict[int, int]] = {n: {} for n in range(gpus)}
         self.threads = [Thread(100 + i) for i in range(3)]
         self.instances = 0
-        self.sequence = 1
         self.made: list[tuple[int, int]] = []  # (logical thread, sequence)
         self.cpu_free: list[int] = []
         self.cpu_top = 1 << 30
@@ -283,8 +283,10 @@ class Stream:
             flags = BACKWARD_OP
             forward_thread, sequence = self.random.choice(self.made)
         elif thread.phase == FORWARD and self.random.random() < 0.7:
-            sequence = self.sequence
-            self.sequence += 1
+            # An op sees the next number; only some make a node and use it up.
+            sequence = thread.sequence
+            if self.random.random() < 0.6:
+                thread.sequence += 1
             self.made.append((thread.number, sequence))
         where = self.context(thread)
         thread.ops.append((name, flags, sequence))
@@ -314,7 +316,7 @@ class Stream:
         thread.modules.append(name)
         self.write(
             "module_begin",
-            address=self.sequence,
+            address=thread.sequence,
             stream=thread.number,
             **self.context(thread),
         )
@@ -324,7 +326,7 @@ class Stream:
             return
         self.write(
             "module_end",
-            address=self.sequence,
+            address=thread.sequence,
             stream=thread.number,
             **self.context(thread),
         )
@@ -420,10 +422,7 @@ class Stream:
             flags=PENDING if pending else 0,
             **(where if known else {}),
         )
-        if pending:
-            self.pending[device][address] = size
-            return
-        self.live[device][address] = size
+        (self.pending if pending else self.live)[device][address] = size
         if known and self.random.random() < 0.5:
             self.write(
                 "seed_origin",

@@ -170,10 +170,12 @@ class Naive:
         regions = self.regions[life["thread"]]
         if regions:
             life["region"] = regions[-1]
-        backward = [op for op in self.ops[life["thread"]] if op["flags"] & BACKWARD_OP]
-        if backward:
-            forward = backward[-1]["forward"]
-            life["forward_op"], life["forward_module"], life["forward_stack"] = forward
+        for op in reversed(self.ops[life["thread"]]):
+            if known(op["forward"]):
+                life["forward_op"], life["forward_module"], life["forward_stack"] = op[
+                    "forward"
+                ]
+                return
 
     def end(self, life: dict[str, Any], event: dict[str, int]) -> None:
         """The free was asked for."""
@@ -215,8 +217,9 @@ class Naive:
 
     def on_segment_alloc(self, event: dict[str, int]) -> None:
         device = self.touch(event)
-        first = event["address"] // PAGE
-        self.segments[device].append(set(range(first, first + event["size"] // PAGE)))
+        if self.take(event) and NAME[event["kind"]] != "seed_segment":
+            self.defects["unmatched_segments"] += 1  # a free was never seen
+        self.segments[device].append(pages_of(event))
         self.count(device, "reserved_bytes", event["size"])
         self.count(device, "segments", 1)
 
@@ -224,41 +227,50 @@ class Naive:
     on_seed_segment = on_segment_alloc
 
     def on_segment_free(self, event: dict[str, int]) -> None:
+        if self.take(event) * PAGE != event["size"]:
+            self.defects["unmatched_segments"] += 1
+
+    on_segment_unmap = on_segment_free
+
+    def take(self, event: dict[str, int]) -> int:
+        """Forget the event's pages; returns how many were there."""
         device = event["device"]
-        first = event["address"] // PAGE
-        gone = set(range(first, first + event["size"] // PAGE))
-        before = self.segments[device]
+        before, gone = self.segments[device], pages_of(event)
         after, taken = [], 0
         for pages in before:
             taken += len(pages & gone)
             after += runs(pages - gone)
         self.segments[device] = after
-        if taken * PAGE != event["size"]:
-            self.defects["unmatched_segments"] += 1
         self.count(device, "reserved_bytes", -taken * PAGE)
         self.count(device, "segments", len(after) - len(before))
-
-    on_segment_unmap = on_segment_free
+        return taken
 
     # -- what threads do
 
     def on_op_begin(self, event: dict[str, int]) -> None:
-        op = {"op": event["op"], "flags": event["flags"], "forward": [NO_INDEX] * 3}
-        self.ops[event["thread"]].append(op)
+        outer = self.ops[event["thread"]]
+        op = {
+            "op": event["op"],
+            "flags": event["flags"],
+            "number": (event["stream"], event["address"]),
+            "forward": (NO_INDEX,) * 3,
+        }
         sequence = event["address"]
-        if sequence == NO_SEQUENCE:
-            return
-        if event["flags"] & BACKWARD_OP:
+        if sequence != NO_SEQUENCE and event["flags"] & BACKWARD_OP:
             op["forward"] = self.forward_of(event["size"], sequence)
-        else:
+        elif sequence != NO_SEQUENCE and not any(
+            op["number"] == other["number"] and not other["flags"] & BACKWARD_OP
+            for other in outer
+        ):
+            # The last outermost op that was called with a number made its node.
             made = (event["op"], event["module"], event["stack"])
-            self.op_of.setdefault((event["stream"], sequence), made)
+            self.op_of[op["number"]] = made
+        outer.append(op)
 
     def forward_of(self, thread: int, sequence: int) -> Any:
         """Return what made a backward node: op, module, stack."""
-        known = self.op_of.get((thread, sequence))
-        if known is not None:
-            return known
+        if (thread, sequence) in self.op_of:
+            return self.op_of[thread, sequence]
         # Else the innermost module whose forward spanned the number.
         spans = [
             span
@@ -276,8 +288,11 @@ class Naive:
     def on_op_end(self, event: dict[str, int]) -> None:
         ops = self.ops[event["thread"]]
         for place in reversed(range(len(ops))):
-            if ops[place]["op"] == event["op"]:
+            op = ops[place]
+            if op["op"] == event["op"]:
                 del ops[place:]
+                if ops and op["flags"] & BACKWARD_OP and known(op["forward"]):
+                    ops[-1]["forward"] = op["forward"]  # the engine's frame
                 return
 
     def on_region_begin(self, event: dict[str, int]) -> None:
@@ -307,14 +322,12 @@ class Naive:
 
     def on_role(self, event: dict[str, int]) -> None:
         life = self.alive.get((event["device"], event["address"]))
-        if life is None or life["died_event"] >= 0:
-            return
-        if RANK[event["size"]] > RANK[life["role"]]:
+        if life is not None and RANK[event["size"]] > RANK[life["role"]]:
             life["role"], life["owner"] = event["size"], event["op"]
 
     def on_seed_origin(self, event: dict[str, int]) -> None:
         life = self.alive.get((event["device"], event["address"]))
-        if life is not None and life["born_event"] < 0:
+        if life is not None and life["born_ns"] < 0:
             life["forward_op"] = event["op"]
             life["forward_module"] = event["module"]
             life["forward_stack"] = event["stack"]
@@ -377,6 +390,18 @@ class Naive:
             and life["born_event"] <= event
             and (life["died_event"] < 0 or life["died_event"] > event)
         ]
+
+
+def known(forward: tuple[int, int, int]) -> bool:
+    """Return whether an op's forward, or at least its module, is known."""
+    op, module, _ = forward
+    return op != NO_INDEX or module != NO_INDEX
+
+
+def pages_of(event: dict[str, int]) -> set[int]:
+    """Return the numbers of the pages that a segment's event speaks of."""
+    first = event["address"] // PAGE
+    return set(range(first, first + event["size"] // PAGE))
 
 
 def runs(pages: set[int]) -> list[set[int]]:
