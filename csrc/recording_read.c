@@ -8,7 +8,7 @@
  * which makes the recording an unfinished one and is no error. */
 #include "mem.h"
 #include "recording.h"
-#include "recording_format.h"
+#include "recording_columns.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +18,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
-
-#define BATCH_EVENTS 512 /* columns of a batch stay in the first cache */
 
 typedef struct {
     uint8_t *bytes;
@@ -378,160 +376,6 @@ read_names(reader_t *reader, const block_t *block, get_name_t get_name,
 
 /* ---- events ------------------------------------------------------------ */
 
-typedef struct {
-    const uint8_t *at;
-    const uint8_t *end;
-    uint64_t previous[2]; /* delta: of each class */
-    uint64_t run_value;   /* runs: the run that is being handed out */
-    uint64_t run_length;
-    unsigned encoding; /* 0: not met yet */
-} column_t;
-
-static bool
-get_plain(column_t *column, uint64_t *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (!mp_get_varint(&column->at, column->end, &values[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool
-get_delta(column_t *column, const mp_event_t *events, uint64_t *values,
-          size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t step;
-        if (!mp_get_varint(&column->at, column->end, &step)) {
-            return false;
-        }
-        uint64_t *previous =
-            &column->previous[mp_column_class(events[i].kind)];
-        *previous += (uint64_t)mp_unzigzag(step);
-        values[i] = *previous;
-    }
-    return true;
-}
-
-static bool
-get_runs(column_t *column, uint64_t *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (column->run_length == 0 &&
-            (!mp_get_varint(&column->at, column->end, &column->run_length) ||
-             !mp_get_varint(&column->at, column->end, &column->run_value) ||
-             column->run_length == 0)) {
-            return false;
-        }
-        column->run_length--;
-        values[i] = column->run_value;
-    }
-    return true;
-}
-
-/* The next COUNT values of a column.  EVENTS have their kinds already. */
-static bool
-get_values(column_t *column, const mp_event_t *events, uint64_t *values,
-           size_t count)
-{
-    switch (column->encoding) {
-    case MP_ENCODING_PLAIN:
-        return get_plain(column, values, count);
-    case MP_ENCODING_DELTA:
-        return get_delta(column, events, values, count);
-    default:
-        return get_runs(column, values, count);
-    }
-}
-
-/* From a value to the field; a value that does not survive the way there and
- * back is out of the field's range. */
-#define FORM_NUMBER(value) (value)
-#define FORM_SIGNED(value) mp_unzigzag(value)
-#define FORM_ID(value) ((value)-1)
-#define BACK_NUMBER(field) ((uint64_t)(field))
-#define BACK_SIGNED(field) mp_zigzag(field)
-#define BACK_ID(field) ((uint64_t)((field) + 1u))
-
-/* Decode COUNT events, at most BATCH_EVENTS. */
-static bool
-get_batch(column_t *columns, mp_event_t *events, size_t count)
-{
-    uint64_t values[BATCH_EVENTS];
-    uint64_t wrong = 0;
-#define X(name, number, field, type, form, encoding)                          \
-    if (!get_values(&columns[number], events, values, count)) {               \
-        return false;                                                         \
-    }                                                                         \
-    for (size_t i = 0; i < count; i++) {                                      \
-        type value = (type)FORM_##form(values[i]);                            \
-        wrong |= BACK_##form(value) ^ values[i];                              \
-        events[i].field = value;                                              \
-    }
-    MP_COLUMN_LIST(X)
-#undef X
-    return wrong == 0;
-}
-
-static bool
-ids_exist(const mp_intern_t *intern, const mp_event_t *events, size_t count)
-{
-    uint32_t strings = mp_intern_strings(intern);
-    uint32_t stacks = mp_intern_stacks(intern);
-    bool exist = true;
-    for (size_t i = 0; i < count; i++) {
-        exist &= (uint32_t)(events[i].op + 1u) <= strings;
-        exist &= (uint32_t)(events[i].module + 1u) <= strings;
-        exist &= (uint32_t)(events[i].stack + 1u) <= stacks;
-    }
-    return exist;
-}
-
-/* Find the columns of version 1 in a block; others are skipped. */
-static bool
-find_columns(const block_t *block, column_t *columns)
-{
-    const uint8_t *end = block->raw + block->raw_length;
-    if (block->raw_length < MP_COLUMNS_BYTES) {
-        return false;
-    }
-    uint32_t count = mp_get_u32(block->raw + MP_COLUMNS_COUNT);
-    if (count > (block->raw_length - MP_COLUMNS_BYTES) / MP_COLUMN_BYTES) {
-        return false;
-    }
-    const uint8_t *entry = block->raw + MP_COLUMNS_BYTES;
-    const uint8_t *bytes = entry + (size_t)count * MP_COLUMN_BYTES;
-    for (uint32_t i = 0; i < count; i++, entry += MP_COLUMN_BYTES) {
-        unsigned number = mp_get_u16(entry + MP_COLUMN_NUMBER);
-        unsigned encoding = mp_get_u16(entry + MP_COLUMN_ENCODING);
-        uint32_t length = mp_get_u32(entry + MP_COLUMN_LENGTH);
-        if (length > (size_t)(end - bytes)) {
-            return false;
-        }
-        if (number != 0 && number < MP_COLUMN_END) {
-            column_t *column = &columns[number];
-            if (column->encoding != 0 || encoding < MP_ENCODING_PLAIN ||
-                encoding > MP_ENCODING_RUNS) {
-                return false;
-            }
-            if (number == MP_COLUMN_KIND && encoding == MP_ENCODING_DELTA) {
-                return false; /* the class would follow from itself */
-            }
-            *column = (column_t){
-                .at = bytes, .end = bytes + length, .encoding = encoding};
-        }
-        bytes += length;
-    }
-    for (unsigned number = 1; number < MP_COLUMN_END; number++) {
-        if (columns[number].encoding == 0) {
-            return false;
-        }
-    }
-    return bytes == end;
-}
-
 static mp_status_t
 ensure_events(reader_t *reader, size_t more)
 {
@@ -566,32 +410,17 @@ read_events(reader_t *reader, const block_t *block)
         (uint64_t)MP_BLOCK_MAX_RATIO * block->stored_length) {
         return damaged_block(reader, "its sizes cannot be true");
     }
-    column_t columns[MP_COLUMN_END] = {{0}};
-    if (!find_columns(block, columns)) {
-        return damaged_block(reader, "its columns are damaged");
-    }
     mp_status_t status = ensure_events(reader, count);
     if (status != MP_OK) {
         return status;
     }
     mp_event_t *events =
         count == 0 ? NULL : reader->data.events + reader->data.count;
-    for (size_t done = 0; done < count;) {
-        size_t batch =
-            count - done < BATCH_EVENTS ? count - done : BATCH_EVENTS;
-        if (!get_batch(columns, events + done, batch)) {
-            return damaged_block(reader, "an event in it is damaged");
-        }
-        if (!ids_exist(reader->data.intern, events + done, batch)) {
-            return damaged_block(reader, "an event in it has an unknown name");
-        }
-        done += batch;
+    if (!mp_columns_decode(block->raw, block->raw_length, events, count)) {
+        return damaged_block(reader, "an event in it is damaged");
     }
-    for (unsigned number = 1; number < MP_COLUMN_END; number++) {
-        if (columns[number].at != columns[number].end ||
-            columns[number].run_length != 0) {
-            return damaged_block(reader, "bytes are left behind its events");
-        }
+    if (!mp_columns_ids_exist(reader->data.intern, events, count)) {
+        return damaged_block(reader, "an event in it has an unknown name");
     }
     reader->data.count += count;
     return MP_OK;

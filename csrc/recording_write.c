@@ -6,14 +6,12 @@
  * hole in the middle would be worse than a short one. */
 #include "mem.h"
 #include "recording.h"
-#include "recording_format.h"
+#include "recording_columns.h"
 #include "sink.h"
 
 #include <string.h>
 #include <zlib.h>
 
-#define BLOCK_EVENTS 65536
-#define BATCH_EVENTS 512 /* columns of a batch stay in the first cache */
 /* A block of names is written when it has grown to this. */
 #define NAMES_BYTES (256 * 1024)
 /* Measured: level 6 makes files 10-25 % smaller and takes about twice as
@@ -21,19 +19,6 @@
 #define ZLIB_LEVEL 1
 
 #define ROOM_BYTES 4096 /* that zlib's output buffer grows by */
-
-/* The longest a column can become: runs of one event each. */
-#define RUN_MAX_BYTES (3 + MP_VARINT_MAX_BYTES)
-#define COLUMN_CAPACITY ((size_t)BLOCK_EVENTS * RUN_MAX_BYTES)
-#define COLUMNS_CAPACITY (COLUMN_CAPACITY * (MP_COLUMN_END - 1))
-
-typedef struct {
-    uint8_t *bytes; /* COLUMN_CAPACITY of them */
-    uint8_t *end;
-    uint64_t previous[2]; /* delta: of each class */
-    uint64_t run_value;   /* runs: the run not yet written */
-    uint64_t run_length;
-} column_t;
 
 typedef struct {
     uint8_t *bytes;
@@ -55,11 +40,9 @@ struct mp_recording_writer {
     const mp_intern_t *intern;
     z_stream zlib;
     bool zlib_ready;
-    column_t columns[MP_COLUMN_END]; /* by number; 0 is not used */
-    uint8_t *column_memory;          /* reserved: pages cost when touched */
-    size_t pending;                  /* events in the columns */
-    uint64_t event_count;            /* events in blocks */
-    uint32_t strings;                /* names in blocks */
+    mp_columns_t *columns; /* events not yet in a block */
+    uint64_t event_count;  /* events in blocks */
+    uint32_t strings;      /* names in blocks */
     uint32_t frames;
     uint32_t stacks;
     buffer_t names;     /* payload of the block of names in the making */
@@ -103,22 +86,12 @@ zlib_free(void *opaque, void *memory)
 /* ---- open and free ----------------------------------------------------- */
 
 static void
-columns_clear(mp_recording_writer_t *writer)
-{
-    for (size_t i = 1; i < MP_COLUMN_END; i++) {
-        uint8_t *bytes = writer->column_memory + (i - 1) * COLUMN_CAPACITY;
-        writer->columns[i] = (column_t){.bytes = bytes, .end = bytes};
-    }
-    writer->pending = 0;
-}
-
-static void
 writer_free(mp_recording_writer_t *writer)
 {
     if (writer->zlib_ready) {
         (void)deflateEnd(&writer->zlib);
     }
-    mp_unreserve(writer->column_memory, COLUMNS_CAPACITY);
+    mp_columns_free(writer->columns);
     mp_free(writer->names.bytes);
     mp_free(writer->stored.bytes);
     mp_free(writer->directory.bytes);
@@ -157,11 +130,10 @@ mp_recording_writer_open(const char *path, const mp_intern_t *intern,
     }
     mp_status_t status = MP_ERR_NOMEM;
     writer->intern = intern;
-    writer->column_memory = mp_reserve(COLUMNS_CAPACITY);
-    if (writer->column_memory == NULL) {
+    writer->columns = mp_columns_new();
+    if (writer->columns == NULL) {
         goto fail;
     }
-    columns_clear(writer);
     writer->zlib.zalloc = zlib_alloc;
     writer->zlib.zfree = zlib_free;
     if (deflateInit(&writer->zlib, ZLIB_LEVEL) != Z_OK) {
@@ -459,129 +431,36 @@ write_new_names(mp_recording_writer_t *writer)
 
 /* ---- events ------------------------------------------------------------ */
 
-#define FORM_NUMBER(value) ((uint64_t)(value))
-#define FORM_SIGNED(value) mp_zigzag(value)
-#define FORM_ID(value) ((uint32_t)((value) + 1u))
-
-/* The fields that are ids must fit the intern: a recording with an id that
- * does not exist is a damaged one. */
-static bool
-ids_exist(const mp_intern_t *intern, const mp_event_t *events, size_t count)
-{
-    uint32_t strings = mp_intern_strings(intern);
-    uint32_t stacks = mp_intern_stacks(intern);
-    bool exist = true;
-    for (size_t i = 0; i < count; i++) {
-        exist &= FORM_ID(events[i].op) <= strings;
-        exist &= FORM_ID(events[i].module) <= strings;
-        exist &= FORM_ID(events[i].stack) <= stacks;
-    }
-    return exist;
-}
-
-static void
-put_plain(column_t *column, const uint64_t *values, size_t count)
-{
-    uint8_t *end = column->end;
-    for (size_t i = 0; i < count; i++) {
-        end = mp_put_varint(end, values[i]);
-    }
-    column->end = end;
-}
-
-static void
-put_delta(column_t *column, const uint64_t *values, const uint8_t *classes,
-          size_t count)
-{
-    uint8_t *end = column->end;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t *previous = &column->previous[classes[i]];
-        end = mp_put_varint(end, mp_zigzag((int64_t)(values[i] - *previous)));
-        *previous = values[i];
-    }
-    column->end = end;
-}
-
-static void
-put_run(column_t *column)
-{
-    if (column->run_length != 0) {
-        column->end = mp_put_varint(column->end, column->run_length);
-        column->end = mp_put_varint(column->end, column->run_value);
-        column->run_length = 0;
-    }
-}
-
-static void
-put_runs(column_t *column, const uint64_t *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (values[i] != column->run_value) {
-            put_run(column);
-            column->run_value = values[i];
-        }
-        column->run_length++;
-    }
-}
-
-/* Encode at most BATCH_EVENTS events behind the pending ones. */
-static void
-put_batch(mp_recording_writer_t *writer, const mp_event_t *events,
-          size_t count)
-{
-    uint64_t values[BATCH_EVENTS] = {0};
-    uint8_t classes[BATCH_EVENTS] = {0};
-    for (size_t i = 0; i < count; i++) {
-        classes[i] = (uint8_t)mp_column_class(events[i].kind);
-    }
-#define X(name, number, field, type, form, encoding)                          \
-    for (size_t i = 0; i < count; i++) {                                      \
-        values[i] = FORM_##form(events[i].field);                             \
-    }                                                                         \
-    PUT_##encoding(&writer->columns[number]);
-#define PUT_PLAIN(column) put_plain(column, values, count)
-#define PUT_DELTA(column) put_delta(column, values, classes, count)
-#define PUT_RUNS(column) put_runs(column, values, count)
-    MP_COLUMN_LIST(X)
-#undef PUT_PLAIN
-#undef PUT_DELTA
-#undef PUT_RUNS
-#undef X
-    writer->pending += count;
-}
-
 static mp_status_t
 write_events(mp_recording_writer_t *writer)
 {
     enum {
         COLUMNS = MP_COLUMN_END - 1
     };
+    uint32_t count = (uint32_t)mp_columns_count(writer->columns);
+    mp_column_t columns[MP_COLUMN_END];
+    mp_columns_finish(writer->columns, columns);
     uint8_t table[MP_COLUMNS_BYTES + COLUMNS * MP_COLUMN_BYTES];
-    piece_t pieces[1 + COLUMNS] = {{table, sizeof(table), Z_DEFAULT_STRATEGY}};
+    piece_t pieces[MP_COLUMN_END] = {
+        {table, sizeof(table), Z_DEFAULT_STRATEGY}};
     mp_put_u32(table + MP_COLUMNS_COUNT, COLUMNS);
-#define X(name, column_number, field, type, form, encoding)                   \
-    {                                                                         \
-        column_t *column = &writer->columns[column_number];                   \
-        put_run(column);                                                      \
-        size_t length = (size_t)(column->end - column->bytes);                \
-        uint8_t *entry =                                                      \
-            table + MP_COLUMNS_BYTES + (column_number - 1) * MP_COLUMN_BYTES; \
-        mp_put_u16(entry + MP_COLUMN_NUMBER, column_number);                  \
-        mp_put_u16(entry + MP_COLUMN_ENCODING, MP_ENCODING_##encoding);       \
-        mp_put_u32(entry + MP_COLUMN_LENGTH, (uint32_t)length);               \
-        pieces[column_number] =                                               \
-            (piece_t){column->bytes, length, Z_DEFAULT_STRATEGY};             \
+    uint8_t *entry = table + MP_COLUMNS_BYTES;
+    for (uint16_t number = 1; number < MP_COLUMN_END; number++) {
+        const mp_column_t *column = &columns[number];
+        mp_put_u16(entry + MP_COLUMN_NUMBER, number);
+        mp_put_u16(entry + MP_COLUMN_ENCODING, (uint16_t)column->encoding);
+        mp_put_u32(entry + MP_COLUMN_LENGTH, (uint32_t)column->length);
+        entry += MP_COLUMN_BYTES;
+        pieces[number] =
+            (piece_t){column->bytes, column->length, Z_DEFAULT_STRATEGY};
     }
-    MP_COLUMN_LIST(X)
-#undef X
     /* The gaps between times hold no repeats to search for: the same size
      * in a third of the time. */
     pieces[MP_COLUMN_TIME].strategy = Z_HUFFMAN_ONLY;
-    mp_status_t status =
-        write_block(writer, MP_BLOCK_EVENTS, (uint32_t)writer->pending, pieces,
-                    MP_ARRAY_LENGTH(pieces));
-    writer->event_count += writer->pending;
-    columns_clear(writer);
+    mp_status_t status = write_block(writer, MP_BLOCK_EVENTS, count, pieces,
+                                     MP_ARRAY_LENGTH(pieces));
+    writer->event_count += count;
+    mp_columns_clear(writer->columns);
     return status;
 }
 
@@ -589,7 +468,7 @@ write_events(mp_recording_writer_t *writer)
 static mp_status_t
 write_pending(mp_recording_writer_t *writer)
 {
-    if (writer->failed != MP_OK || writer->pending == 0) {
+    if (writer->failed != MP_OK || mp_columns_count(writer->columns) == 0) {
         return writer->failed;
     }
     writer->writing = true;
@@ -612,17 +491,16 @@ mp_recording_writer_append(mp_recording_writer_t *writer,
     if (writer->failed != MP_OK) {
         return writer->failed;
     }
-    if (!ids_exist(writer->intern, events, count)) {
+    if (!mp_columns_ids_exist(writer->intern, events, count)) {
         return MP_ERR_ARG;
     }
     while (count != 0) {
-        size_t batch = BLOCK_EVENTS - writer->pending;
-        batch = batch < BATCH_EVENTS ? batch : BATCH_EVENTS;
-        batch = batch < count ? batch : count;
-        put_batch(writer, events, batch);
-        events += batch;
-        count -= batch;
-        if (writer->pending == BLOCK_EVENTS) {
+        size_t room = MP_COLUMNS_EVENTS - mp_columns_count(writer->columns);
+        size_t some = count < room ? count : room;
+        mp_columns_append(writer->columns, events, some);
+        events += some;
+        count -= some;
+        if (some == room) {
             mp_status_t status = write_pending(writer);
             if (status != MP_OK) {
                 return status;
