@@ -157,7 +157,8 @@ class Moment:
             ``Recording.phases`` it falls in.
         requested: bytes the program asked for and has not freed.
         active: the same, counting blocks until their free is completed.
-        reserved: bytes torch took from the driver; 0 on the CPU.
+        reserved: bytes torch took from the driver; on the CPU, where torch keeps
+            no cache, the same as active.
     """
 
     def __init__(
