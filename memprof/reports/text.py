@@ -193,7 +193,10 @@ def _category_lines(facts: dict[str, Any], width: int) -> list[str]:
     if rest:
         parts.append(("rest", rest))
     percent = shares([size for _, size in parts])
-    words = [f"{name} {part} %" for (name, _), part in zip(parts, percent, strict=True)]
+    words = [
+        f"{name} {'<1' if part == '0' else part} %"
+        for (name, _), part in zip(parts, percent, strict=True)
+    ]
     return _wrapped("at peak", words, width)
 
 
@@ -290,12 +293,10 @@ def _table_lines(facts: dict[str, Any], width: int, exact: bool) -> list[str]:
     left = _widths([_TITLES[:3], total, *numbers], (9, 5, 4))
     right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
     spare = width - sum(left) - right[0] - 2 * (len(_TITLES) - 1)
-    if sum(right[1:]) > spare:  # first what says least
-        texts = [
-            (name, module, op.removeprefix("aten::"), line)
-            for name, module, op, line in texts
-        ]
-        right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
+    for shorter in (_without_aten, _without_folders):  # first what says least
+        if sum(right[1:]) > spare:
+            texts = [(name, *shorter(*words)) for name, *words in texts]
+            right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
     right[1:] = _fit(right[1:], list(_LEAST.values()), spare)
 
     def line(numbers: Sequence[str], *words: str) -> str:
@@ -320,6 +321,14 @@ def _table_lines(facts: dict[str, Any], width: int, exact: bool) -> list[str]:
     top = f"top {len(shown)} of {counted(facts['rows_total'], 'row')}, {share}"
     sums = f"sum {sum(row['bytes'] for row in rows)} bytes"
     return [*out, line(total, f"{top}; {sums}")]
+
+
+def _without_aten(module: str, op: str, line: str) -> tuple[str, str, str]:
+    return module, op.removeprefix("aten::"), line
+
+
+def _without_folders(module: str, op: str, line: str) -> tuple[str, str, str]:
+    return module, op, line.rpartition("/")[2]
 
 
 def _widths(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
