@@ -445,9 +445,9 @@ write_events(mp_recording_writer_t *writer)
         {table, sizeof(table), Z_DEFAULT_STRATEGY}};
     mp_put_u32(table + MP_COLUMNS_COUNT, COLUMNS);
     uint8_t *entry = table + MP_COLUMNS_BYTES;
-    for (uint16_t number = 1; number < MP_COLUMN_END; number++) {
+    for (unsigned number = 1; number < MP_COLUMN_END; number++) {
         const mp_column_t *column = &columns[number];
-        mp_put_u16(entry + MP_COLUMN_NUMBER, number);
+        mp_put_u16(entry + MP_COLUMN_NUMBER, (uint16_t)number);
         mp_put_u16(entry + MP_COLUMN_ENCODING, (uint16_t)column->encoding);
         mp_put_u32(entry + MP_COLUMN_LENGTH, (uint32_t)column->length);
         entry += MP_COLUMN_BYTES;
