@@ -92,6 +92,9 @@ mp_ranges_take(mp_ranges_t *ranges, uint64_t begin, uint64_t size,
 {
     uint64_t end = begin + size < begin ? UINT64_MAX : begin + size;
     *taken = 0;
+    if (size == 0) {
+        return MP_OK;
+    }
     if (!make_room(ranges)) { /* before anything changes: one may split */
         return MP_ERR_NOMEM;
     }
