@@ -681,6 +681,13 @@ def once():
             model(torch.randn(4, 16)).sum().backward(); optimizer.step(); p.step()
 for _ in range(100):
     once()
+# The process's log is a ring: its memory is touched once, and then used again.
+from memprof import _core, cuda
+rows = cuda.event("other", 0, 0, time_ns=0, device=-1) * 4096
+with memprof.profile(schedule=memprof.schedule(wait=9, warmup=0, active=1)) as p:
+    for _ in range(100):
+        _core.feed(rows)
+        p._follower._session.flush()
 gc.collect(); before = rss()
 for _ in range(1000):
     once()
