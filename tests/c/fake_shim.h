@@ -1,0 +1,31 @@
+/* fake_shim.h - a torch of a few lines, for the tests of hooks and sessions.
+ *
+ * An op is a struct; what describe_op would ask torch is in it. */
+#ifndef FAKE_SHIM_H
+#define FAKE_SHIM_H
+
+#include "shim_api.h"
+
+typedef struct {
+    mp_op_fact_t fact;
+    int described; /* how often describe_op asked; set it to 0 */
+    bool over;     /* describe_op must not be asked any more */
+} fake_op_t;
+
+#define FAKE_OP(text)                                                         \
+    {.fact = {.name = (text), .sequence = -1, .thread = 1}}
+
+/* Per thread, what torch would answer. */
+extern _Thread_local bool fake_grad_mode;
+extern _Thread_local uint64_t fake_sequence;
+
+/* Called inside describe_op, if set: what torch might do there. */
+extern void (*fake_in_describe)(void);
+
+/* Calls counted; what install_* answers. */
+extern int fake_cpu_installed, fake_ops_installed; /* ops: 1, 2 as the option */
+extern bool fake_cpu_fails, fake_ops_fail;
+
+const mp_shim_api_t *fake_shim(void);
+
+#endif
