@@ -38,6 +38,10 @@ COUNTERS = {
 """Our names for those counters of ``torch.cuda.memory_stats`` that we keep."""
 
 
+DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/nvmap", "/dev/dxg")
+"""Where NVIDIA's driver shows itself: Linux, Tegra twice, WSL."""
+
+
 class Seed(NamedTuple):
     """The state of the allocator, as events and in numbers."""
 
@@ -77,12 +81,19 @@ def event(
 
 
 def why_not(torch: Any) -> str | None:
-    """Return why this process has no CUDA memory to follow; None: it may."""
+    """Return why this process has no CUDA memory to follow; None: it may.
+
+    Does not ask ``torch.cuda.is_available()``: that wakes the driver, after
+    which a forked child can no longer use it.
+    """
     if getattr(torch.version, "cuda", None) is None:
         return f"torch {torch.__version__} is built without CUDA"
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA device"
-    return None
+    if is_up(torch):
+        return None
+    count = getattr(torch.cuda, "_device_count_nvml", lambda: -1)()
+    if count < 0:  # NVML does not say
+        count = any(map(os.path.exists, DRIVER_FILES))
+    return None if count else "torch sees no CUDA device"
 
 
 def is_up(torch: Any) -> bool:

@@ -38,7 +38,7 @@ STEP = struct.Struct("<ihHqqqqqqqqq")
 """One ``mp_step_stats_t`` of ``csrc/tracker.h``."""
 
 _running: list[Live] = []
-_running_lock = threading.Lock()
+_starting = threading.RLock()
 
 
 def open_follower(torch: Any, options: Options) -> Follower:
@@ -104,6 +104,7 @@ class Live:
         self._options = options
         self._sources: dict[str, dict[str, Any]] = {}
         self._seeded: dict[str, dict[str, int]] = {}
+        self._waiting = False  # for CUDA to come up
         self._session = _core.Session(
             ops=options.op_level,
             stacks=options.stacks,
@@ -117,7 +118,7 @@ class Live:
 
     def start(self, step: int) -> None:
         """See ``Follower``."""
-        options, session = self._options, self._session
+        options = self._options
         off = "switched off by the caller"
         self._sources = {
             "cpu allocator": source(None if options.cpu else "not in activities"),
@@ -135,29 +136,37 @@ class Live:
         }
         the_hooks().acquire(self._torch, options.modules)
         try:
-            with _running_lock:
-                others = len(_running)
-                seeding = options.cuda and self._attach() and not others
-                session.start(seeding)
-                _running.append(self)
-            session.step(step)
-            if seeding:
-                self._seed()
-            if options.cuda and others:
-                self._seeded["cuda"] = {"taken_over": 1}
-            if others:  # the core took over what their start found
-                the_hooks().look_again(self._torch)
-            else:
-                self._find_owners(adopting=options.cpu)
+            # One start at a time: the next takes over what this one has seeded.
+            with _starting:
+                self._start(step)
         except BaseException:
             self._give_up()
             raise
 
+    def _start(self, step: int) -> None:
+        options, session = self._options, self._session
+        others = list(_running)
+        seeding = options.cuda and self._attach() and not others
+        session.start(seeding)
+        _running.append(self)
+        session.step(step)
+        if seeding:
+            self._seed()
+        elif options.cuda and others and not any(o._options.cuda for o in others):
+            self._sources["cuda allocator"]["why"] = (
+                "blocks older than this profile are unknown: it was started inside "
+                "of one that leaves CUDA out"
+            )
+        adopting = options.cpu and not any(other._options.cpu for other in others)
+        if adopting or not others:
+            self._find_owners(adopting)
+        else:  # the core took over what their start found
+            the_hooks().look_again(self._torch)
+
     def stop(self) -> None:
         """See ``Follower``."""
-        with _running_lock:
-            if self in _running:
-                _running.remove(self)
+        if self in _running:
+            _running.remove(self)
         try:
             self._session.stop()
         finally:
@@ -176,18 +185,20 @@ class Live:
         """Attach to CUDA's allocator now or when it comes; whether it is up."""
         torch = self._torch
         why = cuda.why_not(torch)
-        if why is None and not cuda.is_up(torch):
-            why = "CUDA has not been used"
-            cuda.when_up(torch, _attach_late)
-        elif why is None:
-            why = attach(torch)
+        if why is None:
+            if not cuda.is_up(torch):
+                cuda.when_up(torch, _attach_late)
+            # It may have come up meanwhile, by another thread.
+            self._waiting = not cuda.is_up(torch)
+            why = "CUDA has not been used" if self._waiting else attach(torch)
         self._sources["cuda allocator"] = source(why)
         return why is None
 
-    def attached_late(self, why: str | None) -> None:
-        """CUDA came up while this profile runs; WHY it is not live, if so."""
-        if self._options.cuda:
-            self._sources["cuda allocator"] = source(why)
+    def attach_late(self) -> None:
+        """CUDA is up, or coming up: attach, if this profile waits for it."""
+        if self._waiting:
+            self._waiting = False
+            self._sources["cuda allocator"] = source(attach(self._torch))
 
     def _seed(self) -> None:
         """Tell the session what CUDA's allocator holds; events wait for it."""
@@ -212,6 +223,8 @@ class Live:
     def step(self, number: int) -> None:
         """See ``Follower``."""
         the_hooks().tell_dynamo()
+        if self._waiting and cuda.is_up(self._torch):
+            self.attach_late()
         self._session.step(number)
 
     def window_begin(self, path: str | None) -> None:
@@ -263,21 +276,18 @@ def attach(torch: Any) -> str | None:
 
 
 def _attach_late() -> None:
-    """CUDA came up: attach for the profiles that run, if there are any."""
-    import torch
+    """CUDA came up: attach for the profiles that run, if there are any.
 
-    with _running_lock:
-        running = list(_running)
-    if running:
-        why = attach(torch)
-        for live in running:
-            live.attached_late(why)
+    Called with torch's initialisation lock held: takes no lock of ours.
+    """
+    for live in list(_running):
+        live.attach_late()
 
 
 def _after_fork() -> None:
     """Nobody runs in a forked child."""
-    global _running_lock
-    _running_lock = threading.Lock()
+    global _starting
+    _starting = threading.RLock()
     _running.clear()
 
 

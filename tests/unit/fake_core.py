@@ -331,7 +331,6 @@ class FakeTorch(types.ModuleType):
         )
         self._C = space(DisableTorchFunctionSubclass=contextlib.nullcontext)
         self.cuda = space(
-            is_available=lambda: False,
             is_initialized=lambda: False,
             device_count=lambda: 0,
         )

@@ -242,8 +242,8 @@ class Cuda:
             _record_memory_history=self.record, _snapshot=self._snapshot
         )
 
-    def is_available(self) -> bool:
-        return True
+    def _device_count_nvml(self) -> int:
+        return 1
 
     def is_initialized(self) -> bool:
         return self.up
@@ -375,6 +375,45 @@ def test_cuda_that_comes_after_the_end_is_left_alone(gpu):
     assert len(gpu.torch.cuda.queue) == 1
     gpu.torch.cuda.come_up()
     assert order(gpu, "attach_cuda") == []
+
+
+def test_cuda_that_comes_up_unnoticed_is_attached_at_the_next_step(gpu):
+    gpu.torch.cuda.up = False
+    with gpu.profile() as prof:
+        gpu.torch.cuda.up = True
+        prof.step()
+        prof.step()
+    assert order(gpu, "attach_cuda") == ["attach_cuda"]
+    assert prof.info["sources"]["cuda allocator"]["live"]
+
+
+def test_looking_for_cuda_does_not_wake_the_driver(gpu):
+    # torch.cuda.is_available() would, and forked children could not use CUDA.
+    assert not hasattr(gpu.torch.cuda, "is_available")
+    gpu.torch.cuda.up = False
+    gpu.torch.cuda._device_count_nvml = lambda: 0
+    with gpu.profile() as prof:
+        pass
+    why = prof.info["sources"]["cuda allocator"]["why"]
+    assert why == "torch sees no CUDA device"
+    gpu.torch.cuda._device_count_nvml = lambda: -1
+    gpu.cuda.DRIVER_FILES = (__file__,)
+    assert gpu.cuda.why_not(gpu.torch) is None
+
+
+def test_inner_profile_adopts_what_the_outer_leaves_out(gpu):
+    activity = gpu.memprof.ProfilerActivity
+    kept = tensor(gpu)
+    with gpu.profile(activities=[activity.CUDA]):
+        assert order(gpu, "adopt_cpu") == []
+        with gpu.profile():
+            assert order(gpu, "adopt_cpu") == ["adopt_cpu"]
+            with gpu.profile():
+                assert order(gpu, "adopt_cpu") == ["adopt_cpu"]
+    with gpu.profile(activities=[activity.CPU]), gpu.profile() as inner:
+        pass
+    assert "older than this profile" in inner.info["sources"]["cuda allocator"]["why"]
+    del kept
 
 
 @pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
