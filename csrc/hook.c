@@ -1,8 +1,8 @@
 /* hook.c - the thread's context and the facts it writes.
  *
- * Shared state: the_log and the_intern (made once, never freed), the_shim
- * (set once), atomics, the_pools and the_strays (a lock each, leaves).
- * Everything else belongs to one thread. */
+ * Shared state: the_log and the_intern (made once, never freed), atomics,
+ * the_pools and the_strays (a lock each, leaves).  Everything else belongs
+ * to one thread. */
 #include "hook.h"
 
 #include <pthread.h>
@@ -67,7 +67,7 @@ typedef struct {
 
 static mp_log_t *the_log;
 static mp_intern_t *the_intern;
-static const mp_shim_api_t *the_shim;
+static _Atomic(const mp_shim_api_t *) the_shim; /* read by mp_hook_shim */
 static atomic_uint the_wanted;
 static _Atomic(void (*)(void)) the_wake;
 /* Rises when recording begins: what a thread knew of modules and optimizers
@@ -330,7 +330,7 @@ describe(context_t *context, op_entry_t *entry)
         return;
     }
     mp_op_fact_t fact = {.name = NULL, .sequence = -1};
-    the_shim->describe_op(entry->op, &fact);
+    mp_hook_shim()->describe_op(entry->op, &fact);
     const name_entry_t *name = name_find(context, fact.name);
     entry->described = true;
     entry->name = name->name;
@@ -457,7 +457,8 @@ write_ops(context_t *context, mp_event_t *event)
 static void
 write_alloc(context_t *context, mp_event_t *event)
 {
-    if (the_shim != NULL && the_shim->grad_mode()) {
+    const mp_shim_api_t *shim = mp_hook_shim();
+    if (shim != NULL && shim->grad_mode()) {
         event->flags |= MP_FLAG_GRAD_MODE;
     }
     if (wanted(MP_HOOK_STACKS) && context->stack_cache != NULL) {
@@ -731,9 +732,10 @@ write_mark(context_t *context, uint8_t kind, uint32_t module, uint32_t op)
     event.op = op;
     if (kind == MP_EVENT_MODULE_BEGIN || kind == MP_EVENT_MODULE_END) {
         event.module = module;
-        if (the_shim != NULL) {
-            event.addr = the_shim->sequence_peek();
-            event.stream = the_shim->logical_thread();
+        const mp_shim_api_t *shim = mp_hook_shim();
+        if (shim != NULL) {
+            event.addr = shim->sequence_peek();
+            event.stream = shim->logical_thread();
         }
     }
     (void)append(&event, 1);
@@ -922,13 +924,13 @@ mp_hook_core_api(void)
 void
 mp_hook_set_shim(const mp_shim_api_t *shim)
 {
-    the_shim = shim;
+    atomic_store_explicit(&the_shim, shim, memory_order_release);
 }
 
 const mp_shim_api_t *
 mp_hook_shim(void)
 {
-    return the_shim;
+    return atomic_load_explicit(&the_shim, memory_order_acquire);
 }
 
 void

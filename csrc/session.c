@@ -140,7 +140,10 @@ stream_failed(mp_session_t *session, int saved_errno)
 {
     session->window.stream_errno = saved_errno != 0 ? saved_errno : EIO;
     session->last_stream_errno = session->window.stream_errno;
-    mp_recording_writer_abandon(session->window.writer);
+    /* After a failure a close writes nothing more. */
+    int ignored;
+    (void)mp_recording_writer_close(session->window.writer, "", 0, 0,
+                                    &ignored);
     session->window.writer = NULL;
 }
 
