@@ -5,7 +5,6 @@ Everything that may not be there in an older torch is probed for.
 
 from __future__ import annotations
 
-import inspect
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -141,12 +140,20 @@ def _cuda_is_up() -> None:
 def segments(torch: Any) -> list[dict[str, Any]]:
     """Return ``torch.cuda.memory_snapshot()``, without traces where it can."""
     snapshot = torch.cuda.memory_snapshot
+    return list(snapshot(**accepted(snapshot, {"include_traces": False})))
+
+
+def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the keyword arguments WANTED that FUNCTION knows."""
+    import inspect
+
     try:
-        known = inspect.signature(snapshot).parameters
-    except (TypeError, ValueError):
-        known = {}  # type: ignore[assignment]
-    found = snapshot(include_traces=False) if "include_traces" in known else snapshot()
-    return list(found)
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # it does not say
+        return {}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return wanted
+    return {name: value for name, value in wanted.items() if name in known}
 
 
 def seed(found: list[dict[str, Any]], time_ns: int) -> Seed:

@@ -8,7 +8,6 @@ the core's log as if hooks had written it.
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import time
@@ -117,9 +116,7 @@ class History:
             "stacks": "python",
             "max_entries": most,
         }
-        known = inspect.signature(record).parameters
-        open_ended = any(p.kind is p.VAR_KEYWORD for p in known.values())
-        record(**{k: v for k, v in wanted.items() if open_ended or k in known})
+        record(**cuda.accepted(record, wanted))
         self._ours = True
 
     # -- recording -------------------------------------------------------------

@@ -7,13 +7,12 @@ optimizers and on parameters. The last profile to stop takes them all off.
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sys
 import threading
 from typing import Any
 
-from memprof import _core, heap
+from memprof import _core, cuda, heap
 from memprof.modules import Names
 from memprof.roles import Marked, Roles
 
@@ -79,9 +78,7 @@ class Hooks:
         module = torch.nn.modules.module
         before = module.register_module_forward_pre_hook
         after = module.register_module_forward_hook
-        options = {"always_call": True, "with_kwargs": False}
-        known = inspect.signature(after).parameters
-        options = {name: value for name, value in options.items() if name in known}
+        options = cuda.accepted(after, {"always_call": True, "with_kwargs": False})
         self._module_handles += [
             before(_core.module_pre_hook),
             after(_core.module_hook, **options),

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import socket
 import sys
 from typing import Any
 
@@ -23,6 +21,8 @@ Counters = dict[str, dict[str, int]]
 
 def versions(torch: Any) -> dict[str, Any]:
     """Return who ran, with what."""
+    import platform
+
     return {
         "memprof": __version__,
         "torch": str(torch.__version__),
@@ -32,7 +32,7 @@ def versions(torch: Any) -> dict[str, Any]:
         "argv": list(sys.argv),
         "cwd": _cwd(),
         "pid": os.getpid(),
-        "host": socket.gethostname(),
+        "host": platform.node(),
         "paths": paths(),
     }
 

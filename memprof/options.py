@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from memprof.errors import MemprofError
 from memprof.warn import warn
@@ -15,8 +14,7 @@ DEFAULT_BUDGET = 2 << 30
 ALL_OPS, BACKWARD_AND_REGIONS = 2, 1
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """What a profile follows, and how much memory it may use for it."""
 
     cpu: bool = True
@@ -28,21 +26,21 @@ class Options:
     event_budget: int = DEFAULT_BUDGET
     allocation_budget: int = DEFAULT_BUDGET
 
-    def __post_init__(self) -> None:
-        """Check the budgets.
-
-        Raises:
-            ValueError: A budget is not a positive number of bytes.
-        """
-        for name in ("event_budget", "allocation_budget"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ValueError(f"{name}={value!r}: a number of bytes above 0")
-
     @property
     def op_level(self) -> int:
         """The core's ``ops``: backward nodes and regions are always followed."""
         return ALL_OPS if self.ops else BACKWARD_AND_REGIONS
+
+
+def check_budgets(**budgets: object) -> None:
+    """Check numbers of bytes.
+
+    Raises:
+        ValueError: One is not a positive ``int``; names it.
+    """
+    for name, value in budgets.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise ValueError(f"{name}={value!r}: a number of bytes above 0")
 
 
 def activity_names(activities: Iterable[Any]) -> set[str]:

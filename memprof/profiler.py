@@ -7,14 +7,19 @@ import json
 import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from memprof import _core, cuda, info
 from memprof.errors import MemprofError
-from memprof.options import DEFAULT_BUDGET, Options, followed_devices, warn_ignored
+from memprof.options import (
+    DEFAULT_BUDGET,
+    Options,
+    check_budgets,
+    followed_devices,
+    warn_ignored,
+)
 from memprof.results import Results
 from memprof.schedule import RECORDING, ProfilerAction, describe, torch_enum
 from memprof.sources import open_follower
@@ -94,6 +99,7 @@ class profile(Results):
     ) -> None:
         """See the class."""
         cpu, gpu = followed_devices(activities, use_cuda)
+        check_budgets(event_budget=event_budget, allocation_budget=allocation_budget)
         self._options = Options(
             cpu=cpu,
             cuda=gpu,
@@ -350,7 +356,7 @@ class profile(Results):
         follower.window_begin(path)
         self._window_open = True
         self._windows += 1
-        self._trace_id = uuid.uuid4().hex
+        self._trace_id = os.urandom(16).hex()
         if make_id is not None:
             self._trace_id = str(make_id())
         self._begun_wall_ns = time.time_ns()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from memprof.warn import warn
 
@@ -50,8 +49,7 @@ def torch_enum(name: str) -> Any:
     return ours if profiler is None else getattr(profiler, name, ours)
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """Which action each step has; made by ``schedule``."""
 
     wait: int
@@ -90,7 +88,7 @@ def schedule(
     repeat: int = 0,
     skip_first: int = 0,
     skip_first_wait: int = 0,
-) -> Callable[[int], Any]:
+) -> Schedule:
     """Make the ``schedule`` argument of a profile; all numbers are steps.
 
     Args:
@@ -121,9 +119,9 @@ def describe(function: Callable[[int], Any] | None) -> dict[str, int] | str | No
     """Return the numbers of a schedule, ours or torch's; else its name."""
     if function is None:
         return None
-    names = tuple(Schedule.__dataclass_fields__)
+    names = Schedule._fields
     if isinstance(function, Schedule):
-        return {name: getattr(function, name) for name in names}
+        return function._asdict()
     cells = getattr(function, "__closure__", None) or ()
     code = getattr(function, "__code__", None)
     found: dict[str, int] = {}
