@@ -19,10 +19,12 @@
 
 /* Ops under which torch makes a cuBLAS or cuBLASLt workspace. */
 static const char *const matrix_ops[] = {
-    "aten::mm",           "aten::addmm",          "aten::bmm",
-    "aten::baddbmm",      "aten::addmv",          "aten::dot",
-    "aten::linear",       "aten::_addmm_activation", "aten::_scaled_mm",
-    "aten::mv",           "aten::addmm_",         "aten::_int_mm",
+    "aten::mm",         "aten::addmm",
+    "aten::bmm",        "aten::baddbmm",
+    "aten::addmv",      "aten::dot",
+    "aten::linear",     "aten::_addmm_activation",
+    "aten::_scaled_mm", "aten::mv",
+    "aten::addmm_",     "aten::_int_mm",
 };
 
 /* Sizes of torch's workspaces: `:4096:2:16:8` (8.1 MiB, the default before
@@ -30,8 +32,8 @@ static const char *const matrix_ops[] = {
 static bool
 is_workspace_size(uint64_t size)
 {
-    return size == (4096u * 2 + 16 * 8) * 1024u || size == 4096u * 8 * 1024u
-           || size == 33554432u;
+    return size == (4096u * 2 + 16 * 8) * 1024u || size == 4096u * 8 * 1024u ||
+           size == 33554432u;
 }
 
 static bool
@@ -88,8 +90,8 @@ assign(mp_allocation_t *row, const mp_intern_t *intern)
     if (by_role(row)) {
         return;
     }
-    if (!dead && row->device != MP_DEVICE_CPU && is_workspace_size(row->size)
-        && is_matrix_op(intern, row->op)) {
+    if (!dead && row->device != MP_DEVICE_CPU &&
+        is_workspace_size(row->size) && is_matrix_op(intern, row->op)) {
         decide(row, MP_CATEGORY_WORKSPACE, MP_REASON_WORKSPACE);
         return;
     }
@@ -97,9 +99,9 @@ assign(mp_allocation_t *row, const mp_intern_t *intern)
         decide(row, MP_CATEGORY_TEMPORARY, MP_REASON_IN_OP);
         return;
     }
-    if (row->phase == MP_PHASE_OPTIMIZER && dead
-        && row->died_phase == MP_PHASE_OPTIMIZER
-        && row->died_step == row->born_step) {
+    if (row->phase == MP_PHASE_OPTIMIZER && dead &&
+        row->died_phase == MP_PHASE_OPTIMIZER &&
+        row->died_step == row->born_step) {
         decide(row, MP_CATEGORY_TEMPORARY, MP_REASON_IN_OPTIMIZER);
         return;
     }

@@ -75,10 +75,11 @@ typedef enum {
 } mp_role_t;
 
 /* mp_event_t.flags */
-#define MP_FLAG_GRAD_MODE 0x01u   /* autograd was recording */
-#define MP_FLAG_IN_MODULE 0x02u   /* inside a module's forward */
-#define MP_FLAG_RECOMPUTE 0x04u   /* a forward inside a backward */
-#define MP_FLAG_PENDING 0x08u     /* SEED_BLOCK: free requested, not done;
+#define MP_FLAG_GRAD_MODE 0x01u /* autograd was recording */
+#define MP_FLAG_IN_MODULE 0x02u /* inside a module's forward */
+#define MP_FLAG_RECOMPUTE 0x04u /* a forward inside a backward */
+#define MP_FLAG_PENDING                                                       \
+    0x08u                         /* SEED_BLOCK: free requested, not done;    \
                                      SEED_SEGMENT: an expandable one */
 #define MP_FLAG_BACKWARD_OP 0x10u /* OP_*: the scope is a backward node */
 #define MP_FLAG_IN_OP 0x20u       /* op_instance names a running op */

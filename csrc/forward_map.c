@@ -1,9 +1,9 @@
 /* forward_map.c - a direct-mapped store of ops, a list of module spans. */
 #include "forward_map.h"
 
-#include <string.h>
-
 #include "mem.h"
+
+#include <string.h>
 
 #define OP_SLOTS (1u << 17) /* a power of two */
 #define MAX_SPANS (1u << 16)
@@ -244,9 +244,9 @@ mp_forward_map_bytes(const mp_forward_map_t *map)
 {
     size_t bytes = map->slots_used * sizeof(op_slot_t);
     for (uint32_t i = 0; i < map->thread_count; i++) {
-        bytes += (map->threads[i].done_capacity
-                  + map->threads[i].open_capacity)
-                 * sizeof(span_t);
+        bytes +=
+            (map->threads[i].done_capacity + map->threads[i].open_capacity) *
+            sizeof(span_t);
     }
     return bytes;
 }

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct mp_forward_map mp_forward_map_t;
 
 mp_status_t mp_forward_map_new(mp_forward_map_t **out);
-void        mp_forward_map_free(mp_forward_map_t *map); /* accepts NULL */
+void mp_forward_map_free(mp_forward_map_t *map); /* accepts NULL */
 
 /* An op that was called with a sequence number ran; of nested ops with the
  * same number give only the outermost.  The last one counts: the number
@@ -30,9 +30,8 @@ void mp_forward_map_put_op(mp_forward_map_t *map, uint64_t thread,
                            uint64_t sequence, const mp_forward_t *forward);
 
 /* A module's forward began or ended; SEQUENCE is the next number then. */
-mp_status_t mp_forward_map_module_begin(mp_forward_map_t *map,
-                                        uint64_t thread, uint64_t sequence,
-                                        uint32_t module);
+mp_status_t mp_forward_map_module_begin(mp_forward_map_t *map, uint64_t thread,
+                                        uint64_t sequence, uint32_t module);
 void mp_forward_map_module_end(mp_forward_map_t *map, uint64_t thread,
                                uint64_t sequence, uint32_t module);
 

@@ -5,15 +5,15 @@
  * to one thread. */
 #include "hook.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "clock.h"
 #include "mem.h"
 #include "pystack.h"
 #include "sync.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define MAX_OPS 256
 #define MAX_MODULES 256
@@ -45,8 +45,8 @@ typedef struct {
 } name_entry_t;
 
 typedef struct {
-    uint32_t number; /* kernel thread id */
-    bool in_hook;    /* we caused this ourselves */
+    uint32_t number;         /* kernel thread id */
+    bool in_hook;            /* we caused this ourselves */
     uint32_t op_depth;       /* may exceed MAX_OPS: the rest is not kept */
     uint32_t running_ops;    /* entries that are not regions */
     uint32_t outermost;      /* the first of them */
@@ -105,7 +105,8 @@ static _Thread_local bool this_thread_ended
 static pthread_key_t context_key;
 static pthread_once_t context_once = PTHREAD_ONCE_INIT;
 
-/* ---- contexts ------------------------------------------------------------ */
+/* ---- contexts ------------------------------------------------------------
+ */
 
 static void leave_region(context_t *context, uint32_t index);
 static void leave_strays(context_t *context);
@@ -165,8 +166,8 @@ static void
 context_refresh(context_t *context)
 {
     context->news = atomic_load_explicit(&the_news, memory_order_acquire);
-    uint32_t generation
-        = atomic_load_explicit(&the_generation, memory_order_relaxed);
+    uint32_t generation =
+        atomic_load_explicit(&the_generation, memory_order_relaxed);
     if (context->generation != generation) {
         context->generation = generation;
         context->module_depth = 0;
@@ -198,11 +199,12 @@ context_get(void)
 static inline bool
 wanted(uint32_t flag)
 {
-    return (atomic_load_explicit(&the_wanted, memory_order_relaxed) & flag)
-           != 0;
+    return (atomic_load_explicit(&the_wanted, memory_order_relaxed) & flag) !=
+           0;
 }
 
-/* ---- names, pools -------------------------------------------------------- */
+/* ---- names, pools --------------------------------------------------------
+ */
 
 static bool
 starts_with(const char *text, const char *prefix)
@@ -215,17 +217,28 @@ static bool
 is_plain_allocator(const char *name)
 {
     static const char *const names[] = {
-        "aten::empty",         "aten::empty_like",
-        "aten::empty_strided", "aten::empty_permuted",
-        "aten::new_empty",     "aten::new_empty_strided",
-        "aten::resize_",       "aten::_empty_affine_quantized",
-        "aten::zeros",         "aten::zeros_like",
-        "aten::new_zeros",     "aten::zero_",
-        "aten::fill_",         "aten::full",
-        "aten::ones",          "aten::ones_like",
-        "aten::full_like",     "aten::resize_output",
-        "aten::clone",         "aten::contiguous",
-        "aten::copy_",         "aten::_to_copy",
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::empty_permuted",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::resize_",
+        "aten::_empty_affine_quantized",
+        "aten::zeros",
+        "aten::zeros_like",
+        "aten::new_zeros",
+        "aten::zero_",
+        "aten::fill_",
+        "aten::full",
+        "aten::ones",
+        "aten::ones_like",
+        "aten::full_like",
+        "aten::resize_output",
+        "aten::clone",
+        "aten::contiguous",
+        "aten::copy_",
+        "aten::_to_copy",
         "aten::to",
     };
     for (size_t i = 0; i < MP_ARRAY_LENGTH(names); i++) {
@@ -245,14 +258,14 @@ name_find(context_t *context, const char *text)
     if (text == NULL) {
         return &none;
     }
-    size_t slot = ((uintptr_t)text >> 3 ^ (uintptr_t)text >> 11)
-                  & (NAME_CACHE - 1);
+    size_t slot =
+        ((uintptr_t)text >> 3 ^ (uintptr_t)text >> 11) & (NAME_CACHE - 1);
     name_entry_t *entry = &context->names[slot];
     if (entry->pointer == text) {
         const char *known;
         size_t length;
-        if (mp_intern_text(the_intern, entry->name, &known, &length)
-            && strcmp(known, text) == 0) {
+        if (mp_intern_text(the_intern, entry->name, &known, &length) &&
+            strcmp(known, text) == 0) {
             return entry;
         }
     }
@@ -272,19 +285,18 @@ pool_index(context_t *context, uint64_t first, uint64_t second)
     if ((first | second) == 0) {
         return 0;
     }
-    uint32_t count
-        = atomic_load_explicit(&the_pools.count, memory_order_acquire);
+    uint32_t count =
+        atomic_load_explicit(&the_pools.count, memory_order_acquire);
     uint32_t last = context == NULL ? MAX_POOLS : context->last_pool;
-    if (last < count && the_pools.first[last] == first
-        && the_pools.second[last] == second) {
+    if (last < count && the_pools.first[last] == first &&
+        the_pools.second[last] == second) {
         return (uint16_t)(last + 1);
     }
     mp_spin_lock(&the_pools.lock);
     uint32_t i = 0;
     count = atomic_load_explicit(&the_pools.count, memory_order_relaxed);
-    while (i < count
-           && (the_pools.first[i] != first
-               || the_pools.second[i] != second)) {
+    while (i < count &&
+           (the_pools.first[i] != first || the_pools.second[i] != second)) {
         i++;
     }
     if (i == count && count < MAX_POOLS) {
@@ -300,7 +312,8 @@ pool_index(context_t *context, uint64_t first, uint64_t second)
     return (uint16_t)(i < MAX_POOLS ? i + 1 : MAX_POOLS);
 }
 
-/* ---- writing --------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------
+ */
 
 static bool
 append(const mp_event_t *events, size_t count)
@@ -308,8 +321,8 @@ append(const mp_event_t *events, size_t count)
     bool half_full = false;
     bool fits = mp_log_append(the_log, events, count, &half_full);
     if (MP_UNLIKELY(half_full)) {
-        void (*wake)(void)
-            = atomic_load_explicit(&the_wake, memory_order_acquire);
+        void (*wake)(void) =
+            atomic_load_explicit(&the_wake, memory_order_acquire);
         if (wake != NULL) {
             wake();
         }
@@ -336,12 +349,11 @@ describe(context_t *context, op_entry_t *entry)
     entry->name = name->name;
     entry->plain_allocator = name->plain_allocator;
     entry->engine = name->engine;
-    entry->sequence
-        = fact.sequence < 0 ? UINT64_MAX : (uint64_t)fact.sequence;
+    entry->sequence = fact.sequence < 0 ? UINT64_MAX : (uint64_t)fact.sequence;
     entry->thread = fact.thread;
     entry->forward_thread = fact.forward_thread;
-    entry->makes_node = entry->scope == MP_OP_SCOPE_FUNCTION
-                        && fact.sequence >= 0 && !entry->engine;
+    entry->makes_node = entry->scope == MP_OP_SCOPE_FUNCTION &&
+                        fact.sequence >= 0 && !entry->engine;
 }
 
 /* In an optimizer's step and in nothing that began inside it: an optimizer
@@ -349,9 +361,9 @@ describe(context_t *context, op_entry_t *entry)
 static bool
 in_optimizer(const context_t *context)
 {
-    return context->optimizer_depth > 0
-           && context->module_depth <= context->optimizer_modules
-           && context->backward_depth <= context->optimizer_backwards;
+    return context->optimizer_depth > 0 &&
+           context->module_depth <= context->optimizer_modules &&
+           context->backward_depth <= context->optimizer_backwards;
 }
 
 /* The fields that say where this thread is. */
@@ -363,10 +375,10 @@ fill_place(context_t *context, mp_event_t *event)
     event->op = MP_NO_INDEX;
     event->stack = MP_NO_INDEX;
     uint32_t depth = context->module_depth;
-    event->module = depth == 0 ? MP_NO_INDEX
-                               : context->modules[depth <= MAX_MODULES
-                                                      ? depth - 1
-                                                      : MAX_MODULES - 1];
+    event->module =
+        depth == 0 ? MP_NO_INDEX
+                   : context->modules[depth <= MAX_MODULES ? depth - 1
+                                                           : MAX_MODULES - 1];
     event->op_instance = context->op_instance;
     if (context->running_ops > 0) {
         event->flags |= MP_FLAG_IN_OP;
@@ -403,8 +415,7 @@ fill_place(context_t *context, mp_event_t *event)
 static void
 write_ops(context_t *context, mp_event_t *event)
 {
-    uint32_t depth
-        = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
+    uint32_t depth = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
     mp_event_t begins[16];
     size_t count = 0;
     uint32_t outermost = MP_NO_INDEX, counting = MP_NO_INDEX;
@@ -483,7 +494,8 @@ write_bare(mp_event_t *event)
     (void)append(event, 1);
 }
 
-/* ---- facts of the allocators ------------------------------------------------ */
+/* ---- facts of the allocators
+ * ------------------------------------------------ */
 
 void
 mp_hook_memory(const mp_memory_fact_t *fact)
@@ -573,7 +585,8 @@ mp_hook_cpu_free(void *pointer)
     context->in_hook = false;
 }
 
-/* ---- where a thread is ------------------------------------------------------ */
+/* ---- where a thread is
+ * ------------------------------------------------------ */
 
 void
 mp_hook_op_begin(const void *op, mp_op_scope_t scope)
@@ -675,8 +688,8 @@ leave_strays(context_t *context)
     for (uint32_t i = context->op_depth <= MAX_OPS ? context->op_depth : 0;
          count > 0 && i-- > 0;) {
         for (uint32_t k = 0; k < count; k++) {
-            if (context->ops[i].scope == MP_OP_SCOPE_USER
-                && context->ops[i].op == ops[k]) {
+            if (context->ops[i].scope == MP_OP_SCOPE_USER &&
+                context->ops[i].op == ops[k]) {
                 leave_region(context, i);
                 break;
             }
@@ -878,7 +891,8 @@ mp_hook_stack(void)
     return mp_pystack_current(context->stack_cache, the_intern);
 }
 
-/* ---- once, switches ---------------------------------------------------------- */
+/* ---- once, switches
+ * ---------------------------------------------------------- */
 
 mp_status_t
 mp_hook_init(void)

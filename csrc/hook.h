@@ -15,23 +15,25 @@
 #include "log.h"
 #include "shim_api.h"
 
-/* ---- once ---------------------------------------------------------------- */
+/* ---- once ----------------------------------------------------------------
+ */
 
 /* Make the process's log and intern.  They live for ever, so that no hook in
  * flight can meet a dead log.  May be called again: does nothing. */
 mp_status_t mp_hook_init(void);
 
-mp_log_t    *mp_hook_log(void);
+mp_log_t *mp_hook_log(void);
 mp_intern_t *mp_hook_intern(void);
 
 /* The table that the shim gets. */
 const mp_core_api_t *mp_hook_core_api(void);
 
 /* The shim, once loaded; NULL before. */
-void                 mp_hook_set_shim(const mp_shim_api_t *shim);
+void mp_hook_set_shim(const mp_shim_api_t *shim);
 const mp_shim_api_t *mp_hook_shim(void);
 
-/* ---- switches ------------------------------------------------------------ */
+/* ---- switches ------------------------------------------------------------
+ */
 
 #define MP_HOOK_CUDA 0x01u
 #define MP_HOOK_CPU 0x02u
@@ -40,7 +42,7 @@ const mp_shim_api_t *mp_hook_shim(void);
 #define MP_HOOK_SESSION 0x10u /* somebody records at all */
 
 /* What the running sessions want, all together; 0: nobody records. */
-void     mp_hook_set_wanted(uint32_t flags);
+void mp_hook_set_wanted(uint32_t flags);
 uint32_t mp_hook_wanted(void);
 
 /* Called when the log passes half of its capacity. */
@@ -49,7 +51,8 @@ void mp_hook_set_wake(void (*wake)(void));
 /* After fork, in the child: nobody records, this thread is inside nothing. */
 void mp_hook_after_fork(void);
 
-/* ---- facts ---------------------------------------------------------------- */
+/* ---- facts ----------------------------------------------------------------
+ */
 
 void mp_hook_memory(const mp_memory_fact_t *fact);
 void mp_hook_cpu_alloc(void *pointer, size_t bytes);

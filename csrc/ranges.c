@@ -1,9 +1,9 @@
 /* ranges.c - a sorted array: segments are few and change seldom. */
 #include "ranges.h"
 
-#include <string.h>
-
 #include "mem.h"
+
+#include <string.h>
 
 struct mp_ranges {
     mp_range_t *items;
@@ -49,8 +49,8 @@ make_room(mp_ranges_t *ranges)
         return true;
     }
     size_t wanted = ranges->capacity == 0 ? 32 : ranges->capacity * 2;
-    mp_range_t *larger
-        = mp_realloc(ranges->items, wanted * sizeof(mp_range_t));
+    mp_range_t *larger =
+        mp_realloc(ranges->items, wanted * sizeof(mp_range_t));
     if (larger == NULL) {
         return false;
     }

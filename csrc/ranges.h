@@ -18,18 +18,18 @@ typedef struct {
 
 typedef struct mp_ranges mp_ranges_t;
 
-mp_ranges_t *mp_ranges_new(void);                /* NULL: out of memory */
-void         mp_ranges_free(mp_ranges_t *ranges); /* accepts NULL */
+mp_ranges_t *mp_ranges_new(void);         /* NULL: out of memory */
+void mp_ranges_free(mp_ranges_t *ranges); /* accepts NULL */
 
 /* Add RANGE.  It stays apart from its neighbours. */
 mp_status_t mp_ranges_put(mp_ranges_t *ranges, const mp_range_t *range);
 
 /* Remove SIZE bytes from BEGIN on, wherever they lie.  *TAKEN: how many of
  * them were there.  MP_ERR_NOMEM (a range had to be split): unchanged. */
-mp_status_t mp_ranges_take(mp_ranges_t *ranges, uint64_t begin,
-                           uint64_t size, uint64_t *taken);
+mp_status_t mp_ranges_take(mp_ranges_t *ranges, uint64_t begin, uint64_t size,
+                           uint64_t *taken);
 
-size_t            mp_ranges_count(const mp_ranges_t *ranges);
+size_t mp_ranges_count(const mp_ranges_t *ranges);
 const mp_range_t *mp_ranges_at(const mp_ranges_t *ranges, size_t index);
 
 #endif

@@ -7,6 +7,10 @@
  * installing the shim's callbacks. */
 #include "session.h"
 
+#include "clock.h"
+#include "hook.h"
+#include "mem.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,10 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-#include "clock.h"
-#include "hook.h"
-#include "mem.h"
 
 #define DRAIN_INTERVAL_NS 5000000 /* 5 ms: a full log is 260 000 events */
 #define BATCH_EVENTS 8192
@@ -57,8 +57,8 @@ static struct {
     mp_session_t *sessions;
     uint64_t next_id;
     pthread_t drain;
-    bool draining;    /* the thread exists */
-    uint64_t drained; /* events taken out of the log */
+    bool draining;          /* the thread exists */
+    uint64_t drained;       /* events taken out of the log */
     atomic_uint generation; /* of the drain thread: another one ends it */
     bool cpu_installed;
     int ops_installed; /* 0, 1, 2 as the option */
@@ -84,7 +84,8 @@ unlock(void)
     (void)pthread_mutex_unlock(&the_engine.lock);
 }
 
-/* ---- windows --------------------------------------------------------------- */
+/* ---- windows ---------------------------------------------------------------
+ */
 
 /* Address space of at most *BYTES; less if the system grants no more. */
 static void *
@@ -114,8 +115,8 @@ static bool
 window_keep(mp_session_t *session, const mp_event_t *event, size_t capacity)
 {
     mp_window_t *window = &session->window;
-    if (session->window_full || window->count >= capacity
-        || mp_tracker_apply(window->tracker, event) != MP_OK) {
+    if (session->window_full || window->count >= capacity ||
+        mp_tracker_apply(window->tracker, event) != MP_OK) {
         /* What is kept stays a whole prefix: a gap would make every later
          * number wrong. */
         session->window_full = true;
@@ -162,8 +163,8 @@ stream(mp_session_t *session, bool flush)
         window->count - session->streamed);
     session->streamed = window->count;
     int64_t now = mp_clock_now();
-    if (status == MP_OK
-        && (flush || now - session->flushed_ns > STREAM_FLUSH_NS)) {
+    if (status == MP_OK &&
+        (flush || now - session->flushed_ns > STREAM_FLUSH_NS)) {
         status = mp_recording_writer_flush(window->writer);
         session->flushed_ns = now;
     }
@@ -178,15 +179,16 @@ log_dropped_since(uint64_t before)
     return mp_log_dropped(mp_hook_log()) - before;
 }
 
-/* ---- draining --------------------------------------------------------------- */
+/* ---- draining
+ * --------------------------------------------------------------- */
 
 static void
 deliver(mp_session_t *session, const mp_event_t *event)
 {
     mp_event_t copy = *event;
-    if ((copy.kind == MP_EVENT_STEP || copy.kind == MP_EVENT_WINDOW_BEGIN
-         || copy.kind == MP_EVENT_WINDOW_END)
-        && copy.addr != session->id) {
+    if ((copy.kind == MP_EVENT_STEP || copy.kind == MP_EVENT_WINDOW_BEGIN ||
+         copy.kind == MP_EVENT_WINDOW_END) &&
+        copy.addr != session->id) {
         return; /* another session's */
     }
     (void)mp_tracker_apply(session->follower, &copy); /* counts failures */
@@ -250,8 +252,8 @@ static void *
 drain_main(void *argument)
 {
     uintptr_t mine = (uintptr_t)argument;
-    while (atomic_load_explicit(&the_engine.generation, memory_order_acquire)
-           == mine) {
+    while (atomic_load_explicit(&the_engine.generation,
+                                memory_order_acquire) == mine) {
         struct timespec until;
         (void)clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += DRAIN_INTERVAL_NS;
@@ -281,8 +283,8 @@ drain_start(void)
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     uintptr_t mine = atomic_load(&the_engine.generation);
-    int failed = pthread_create(&the_engine.drain, NULL, drain_main,
-                                (void *)mine);
+    int failed =
+        pthread_create(&the_engine.drain, NULL, drain_main, (void *)mine);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed != 0) {
         return MP_ERR_NOMEM;
@@ -292,7 +294,8 @@ drain_start(void)
     return MP_OK;
 }
 
-/* ---- fork -------------------------------------------------------------------- */
+/* ---- fork
+ * -------------------------------------------------------------------- */
 
 /* The child has no drain thread and no CUDA; recordings stay with the
  * parent. */
@@ -332,7 +335,8 @@ fork_child(void)
     unlock();
 }
 
-/* ---- switching the hooks ------------------------------------------------------ */
+/* ---- switching the hooks
+ * ------------------------------------------------------ */
 
 static uint32_t
 all_wanted(int *ops)
@@ -392,7 +396,8 @@ switch_hooks(char *error, size_t error_size)
     return status;
 }
 
-/* ---- life cycle ---------------------------------------------------------------- */
+/* ---- life cycle
+ * ---------------------------------------------------------------- */
 
 /* A follower that has seen nothing.  On failure the old one stays. */
 static mp_status_t
@@ -434,8 +439,8 @@ mp_session_new(const mp_session_options_t *options, mp_session_t **out)
     lock();
     session->id = the_engine.next_id++;
     if (!the_engine.atfork_set) {
-        the_engine.atfork_set
-            = pthread_atfork(fork_prepare, fork_parent, fork_child) == 0;
+        the_engine.atfork_set =
+            pthread_atfork(fork_prepare, fork_parent, fork_child) == 0;
     }
     unlock();
     status = follower_new(session);
@@ -522,8 +527,8 @@ apply_to_follower(void *context, const mp_event_t *event)
 }
 
 static mp_status_t
-start_locked(mp_session_t *session, bool seeding, bool *took_over,
-             char *error, size_t error_size)
+start_locked(mp_session_t *session, bool seeding, bool *took_over, char *error,
+             size_t error_size)
 {
     *took_over = false;
     if (session->running || session->forked) {
@@ -537,9 +542,9 @@ start_locked(mp_session_t *session, bool seeding, bool *took_over,
     drain_locked();
     for (mp_session_t *other = the_engine.sessions; other != NULL;
          other = other->next) {
-        if (other->seeding
-            || (session->options.cuda && !other->options.cuda)
-            || (session->options.cpu && !other->options.cpu)) {
+        if (other->seeding ||
+            (session->options.cuda && !other->options.cuda) ||
+            (session->options.cpu && !other->options.cpu)) {
             continue;
         }
         status = mp_tracker_write_state(other->follower, apply_to_follower,
@@ -587,8 +592,8 @@ mp_session_start(mp_session_t *session, bool seeding, bool *took_over,
         error[0] = '\0';
     }
     lock();
-    mp_status_t status
-        = start_locked(session, seeding, took_over, error, error_size);
+    mp_status_t status =
+        start_locked(session, seeding, took_over, error, error_size);
     unlock();
     return status;
 }
@@ -608,8 +613,7 @@ deliver_seeds(mp_session_t *session, const mp_event_t *seeds, size_t count,
 }
 
 mp_status_t
-mp_session_seed(mp_session_t *session, const mp_event_t *events,
-                size_t count)
+mp_session_seed(mp_session_t *session, const mp_event_t *events, size_t count)
 {
     lock();
     if (!session->running || !session->seeding) {
@@ -624,17 +628,16 @@ mp_session_seed(mp_session_t *session, const mp_event_t *events,
     for (size_t i = 0; i < session->pending_count; i++) {
         const mp_event_t *event = &session->pending[i];
         if (event->kind == MP_EVENT_SNAPSHOT) {
-            if (event->thread == session->seeding_thread
-                && next_device < 64) {
+            if (event->thread == session->seeding_thread && next_device < 64) {
                 deliver_seeds(session, events, count, next_device,
                               event->time_ns);
                 cut |= (uint64_t)1 << next_device++;
             }
             continue;
         }
-        bool covered = event->device >= 0 && event->device < 64
-                       && (cut >> event->device & 1) == 0
-                       && event->kind <= MP_EVENT_OTHER;
+        bool covered = event->device >= 0 && event->device < 64 &&
+                       (cut >> event->device & 1) == 0 &&
+                       event->kind <= MP_EVENT_OTHER;
         if (!covered) {
             deliver(session, event);
         }
@@ -679,7 +682,8 @@ mp_session_step(mp_session_t *session, int32_t number)
     return MP_OK;
 }
 
-/* ---- windows, from outside ------------------------------------------------------ */
+/* ---- windows, from outside
+ * ------------------------------------------------------ */
 
 static mp_event_t
 window_mark(const mp_session_t *session, uint8_t kind)
@@ -764,8 +768,8 @@ static void
 window_trim(mp_window_t *window)
 {
     size_t page = 4096;
-    size_t used = (window->count * sizeof(mp_event_t) + page - 1)
-                  & ~(page - 1);
+    size_t used =
+        (window->count * sizeof(mp_event_t) + page - 1) & ~(page - 1);
     used = used == 0 ? page : used;
     if (used < window->reserved_bytes) {
         mp_unreserve((char *)window->events + used,
@@ -809,8 +813,8 @@ mp_session_window_copy(mp_session_t *session, mp_window_t *out)
     *out = (mp_window_t){
         .count = session->window.count,
         .reserved_bytes = (session->window.count + 1) * sizeof(mp_event_t),
-        .dropped = session->window.dropped
-                   + log_dropped_since(session->window_dropped_before),
+        .dropped = session->window.dropped +
+                   log_dropped_since(session->window_dropped_before),
         .start_ns = session->window.start_ns,
         .start_wall_ns = session->window.start_wall_ns,
         .stream_errno = session->window.stream_errno,
@@ -863,7 +867,8 @@ mp_session_flush(mp_session_t *session)
     return running ? MP_OK : MP_ERR_STATE;
 }
 
-/* ---- questions ---------------------------------------------------------------- */
+/* ---- questions
+ * ---------------------------------------------------------------- */
 
 void
 mp_session_status(mp_session_t *session, mp_session_status_t *out)
@@ -872,22 +877,21 @@ mp_session_status(mp_session_t *session, mp_session_status_t *out)
     if (session->running) {
         drain_locked();
     }
-    uint64_t dropped_now = session->running
-                               ? mp_log_dropped(mp_hook_log())
-                               : session->dropped_after;
+    uint64_t dropped_now = session->running ? mp_log_dropped(mp_hook_log())
+                                            : session->dropped_after;
     *out = (mp_session_status_t){
         .running = session->running,
         .seeding = session->seeding,
         .recording = session->recording,
         .forked = session->forked,
         .events = session->events,
-        .dropped
-        = dropped_now - session->dropped_before + session->window.dropped,
-        .own_bytes = mp_mem_bytes() + mp_tracker_bytes(session->follower)
-                     + session->window.count * sizeof(mp_event_t)
-                     + (session->window.tracker == NULL
-                            ? 0
-                            : mp_tracker_bytes(session->window.tracker)),
+        .dropped =
+            dropped_now - session->dropped_before + session->window.dropped,
+        .own_bytes = mp_mem_bytes() + mp_tracker_bytes(session->follower) +
+                     session->window.count * sizeof(mp_event_t) +
+                     (session->window.tracker == NULL
+                          ? 0
+                          : mp_tracker_bytes(session->window.tracker)),
         .stream_errno = session->last_stream_errno,
     };
     mp_tracker_defects(session->follower, &out->defects);
@@ -895,16 +899,14 @@ mp_session_status(mp_session_t *session, mp_session_status_t *out)
 }
 
 mp_status_t
-mp_session_steps(mp_session_t *session, mp_step_stats_t **rows,
-                 size_t *count)
+mp_session_steps(mp_session_t *session, mp_step_stats_t **rows, size_t *count)
 {
     mp_status_t status = MP_OK;
     lock();
     if (session->running) {
         drain_locked();
     }
-    const mp_step_stats_t *steps
-        = mp_tracker_steps(session->follower, count);
+    const mp_step_stats_t *steps = mp_tracker_steps(session->follower, count);
     *rows = mp_calloc(*count + 1, sizeof(mp_step_stats_t));
     if (*rows == NULL) {
         status = MP_ERR_NOMEM;
@@ -917,8 +919,7 @@ mp_session_steps(mp_session_t *session, mp_step_stats_t **rows,
 }
 
 mp_status_t
-mp_session_stats(mp_session_t *session, int16_t device,
-                 mp_device_stats_t *out)
+mp_session_stats(mp_session_t *session, int16_t device, mp_device_stats_t *out)
 {
     lock();
     if (session->running) {
@@ -944,15 +945,15 @@ mp_session_scope_open(mp_session_t *session, mp_scope_t *scope)
 }
 
 mp_status_t
-mp_session_scope_peak(mp_session_t *session, mp_scope_t scope,
-                      int16_t device, mp_device_stats_t *out)
+mp_session_scope_peak(mp_session_t *session, mp_scope_t scope, int16_t device,
+                      mp_device_stats_t *out)
 {
     lock();
     if (session->running) {
         drain_locked();
     }
-    mp_status_t status
-        = mp_tracker_scope_peak(session->follower, scope, device, out);
+    mp_status_t status =
+        mp_tracker_scope_peak(session->follower, scope, device, out);
     unlock();
     return status;
 }

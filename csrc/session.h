@@ -35,13 +35,13 @@ void mp_session_free(mp_session_t *session);
 
 uint64_t mp_session_id(const mp_session_t *session);
 
-/* Switch the hooks on.  A session that was stopped begins anew.  SEEDING: hold events back until mp_session_seed.
- * If another session runs (and is not seeding), its state is taken over and
- * *TOOK_OVER is set; then SEEDING is ignored.  ERROR names the source that
- * could not be installed (MP_ERR_LOAD). */
+/* Switch the hooks on.  A session that was stopped begins anew.  SEEDING: hold
+ * events back until mp_session_seed. If another session runs (and is not
+ * seeding), its state is taken over and *TOOK_OVER is set; then SEEDING is
+ * ignored.  ERROR names the source that could not be installed (MP_ERR_LOAD).
+ */
 mp_status_t mp_session_start(mp_session_t *session, bool seeding,
-                             bool *took_over, char *error,
-                             size_t error_size);
+                             bool *took_over, char *error, size_t error_size);
 
 /* SEED_SEGMENT and SEED_BLOCK events of CUDA devices, grouped by device in
  * any order.  The k-th SNAPSHOT event of this thread is device k's cut:
@@ -73,7 +73,7 @@ typedef struct {
 mp_status_t mp_session_window_end(mp_session_t *session, mp_window_t *out);
 /* A copy of the open window so far (without a writer). */
 mp_status_t mp_session_window_copy(mp_session_t *session, mp_window_t *out);
-void        mp_window_clear(mp_window_t *window);
+void mp_window_clear(mp_window_t *window);
 
 /* MP_ERR_STATE: not running, or a window is open. */
 mp_status_t mp_session_stop(mp_session_t *session);

@@ -1,11 +1,16 @@
 /* timeline.c - one walk over the events, with the rows beside it. */
 #include "timeline.h"
 
-#include <string.h>
-
 #include "mem.h"
 
-enum { REQUESTED, ACTIVE, RESERVED, TOTAL_COLUMNS };
+#include <string.h>
+
+enum {
+    REQUESTED,
+    ACTIVE,
+    RESERVED,
+    TOTAL_COLUMNS
+};
 
 /* Which rows an event ends.  An event ends at most one life of its own, and
  * one more if a birth replaced a block whose free was lost. */
@@ -30,12 +35,12 @@ ends_build(ends_t *ends, size_t event_count, const mp_allocation_t *rows,
         if (row->device != device) {
             continue;
         }
-        if (row->died_event >= 0 && row->died_event != row->born_event
-            && (size_t)row->died_event < event_count) {
+        if (row->died_event >= 0 && row->died_event != row->born_event &&
+            (size_t)row->died_event < event_count) {
             ends->died[row->died_event] = (uint32_t)i;
         }
-        if (row->completed_event >= 0
-            && (size_t)row->completed_event < event_count) {
+        if (row->completed_event >= 0 &&
+            (size_t)row->completed_event < event_count) {
             ends->completed[row->completed_event] = (uint32_t)i;
         }
     }
@@ -106,17 +111,16 @@ life_column(int64_t *now, mp_timeline_kind_t kind, const mp_allocation_t *row)
 mp_status_t
 mp_timeline_build(const mp_event_t *events, size_t event_count,
                   const mp_allocation_t *rows, size_t row_count,
-                  int16_t device, mp_timeline_kind_t kind,
-                  mp_timeline_t *out)
+                  int16_t device, mp_timeline_kind_t kind, mp_timeline_t *out)
 {
-    size_t columns
-        = kind == MP_TIMELINE_CATEGORY ? MP_CATEGORY_COUNT : TOTAL_COLUMNS;
+    size_t columns =
+        kind == MP_TIMELINE_CATEGORY ? MP_CATEGORY_COUNT : TOTAL_COLUMNS;
     bool totals = kind == MP_TIMELINE_TOTALS;
     bool cpu = device == MP_DEVICE_CPU; /* keeps no segments */
     size_t capacity = 1;
     for (size_t i = 0; i < event_count; i++) {
-        capacity += events[i].device == device
-                    && mp_event_is_memory(events[i].kind);
+        capacity +=
+            events[i].device == device && mp_event_is_memory(events[i].kind);
     }
     ends_t ends = {NULL, NULL};
     mp_status_t status = timeline_alloc(out, capacity, columns);
@@ -138,8 +142,8 @@ mp_timeline_build(const mp_event_t *events, size_t event_count,
         }
     }
     for (size_t i = 0; totals && i < event_count; i++) {
-        if (events[i].device == device
-            && events[i].kind == MP_EVENT_SEED_SEGMENT) {
+        if (events[i].device == device &&
+            events[i].kind == MP_EVENT_SEED_SEGMENT) {
             add(&now[RESERVED], events[i].size);
         }
     }
@@ -164,14 +168,13 @@ mp_timeline_build(const mp_event_t *events, size_t event_count,
             take(&now[ACTIVE], rows[ends.completed[i]].size);
             changed = true;
         }
-        while (next_row < row_count
-               && (rows[next_row].born_event < (int64_t)i
-                   || (rows[next_row].born_event == (int64_t)i
-                       && rows[next_row].device != device))) {
+        while (next_row < row_count &&
+               (rows[next_row].born_event < (int64_t)i ||
+                (rows[next_row].born_event == (int64_t)i &&
+                 rows[next_row].device != device))) {
             next_row++;
         }
-        if (next_row < row_count
-            && rows[next_row].born_event == (int64_t)i) {
+        if (next_row < row_count && rows[next_row].born_event == (int64_t)i) {
             const mp_allocation_t *row = &rows[next_row++];
             if (row->died_event != row->born_event) {
                 add(life_column(now, kind, row), row->size);

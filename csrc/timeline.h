@@ -11,14 +11,14 @@
 typedef struct {
     size_t count;
     size_t columns;
-    int64_t *event;    /* [count] index of the event */
-    int64_t *time_ns;  /* [count] */
-    int64_t *bytes;    /* [count * columns], row-major */
+    int64_t *event;   /* [count] index of the event */
+    int64_t *time_ns; /* [count] */
+    int64_t *bytes;   /* [count * columns], row-major */
 } mp_timeline_t;
 
 typedef enum {
-    MP_TIMELINE_TOTALS = 0,   /* columns: requested, active, reserved */
-    MP_TIMELINE_CATEGORY = 1  /* columns: one per category, in order */
+    MP_TIMELINE_TOTALS = 0,  /* columns: requested, active, reserved */
+    MP_TIMELINE_CATEGORY = 1 /* columns: one per category, in order */
 } mp_timeline_kind_t;
 
 /* The first sample is the state at the start: event -1, the time of the

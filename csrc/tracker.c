@@ -6,12 +6,12 @@
  * Knows nothing of hooks, files, categories or Python. */
 #include "tracker.h"
 
-#include <string.h>
-
 #include "forward_map.h"
 #include "mem.h"
 #include "ranges.h"
 #include "table.h"
+
+#include <string.h>
 
 #define MAX_SCOPES 64
 #define MANY_THREADS 1024 /* from here on, idle ones make room */
@@ -99,9 +99,9 @@ mp_tracker_new(const mp_tracker_options_t *options, mp_tracker_t **out)
     tracker->rows = mp_reserve(tracker->row_bytes);
     tracker->steps = mp_reserve(MAX_STEP_ROWS * sizeof(mp_step_stats_t));
     tracker->thread_index = mp_table_new(0);
-    if (tracker->rows == NULL || tracker->steps == NULL
-        || tracker->thread_index == NULL
-        || mp_forward_map_new(&tracker->forward) != MP_OK) {
+    if (tracker->rows == NULL || tracker->steps == NULL ||
+        tracker->thread_index == NULL ||
+        mp_forward_map_new(&tracker->forward) != MP_OK) {
         mp_tracker_free(tracker);
         return MP_ERR_NOMEM;
     }
@@ -218,8 +218,8 @@ device_of(mp_tracker_t *tracker, int16_t id, int64_t time_ns)
     size_t index = (size_t)(id + 1);
     if (index >= tracker->device_capacity) {
         size_t wanted = index + 8;
-        device_t **larger
-            = mp_realloc(tracker->devices, wanted * sizeof(*larger));
+        device_t **larger =
+            mp_realloc(tracker->devices, wanted * sizeof(*larger));
         if (larger == NULL) {
             return NULL;
         }
@@ -330,9 +330,8 @@ thread_of(mp_tracker_t *tracker, uint32_t id)
     }
     uint32_t previous, place = thread_place(tracker);
     if (!grow((void **)&tracker->threads, &tracker->thread_capacity, place,
-              sizeof(thread_t))
-        || mp_table_put(tracker->thread_index, id, place, &previous)
-               != MP_OK) {
+              sizeof(thread_t)) ||
+        mp_table_put(tracker->thread_index, id, place, &previous) != MP_OK) {
         return NULL;
     }
     thread = &tracker->threads[place];
@@ -359,9 +358,9 @@ static bool
 is_inner(const thread_t *thread, const open_op_t *op)
 {
     for (const open_op_t *outer = op; outer-- > thread->ops;) {
-        if (outer->sequence == op->sequence
-            && outer->logical_thread == op->logical_thread
-            && (outer->flags & MP_FLAG_BACKWARD_OP) == 0) {
+        if (outer->sequence == op->sequence &&
+            outer->logical_thread == op->logical_thread &&
+            (outer->flags & MP_FLAG_BACKWARD_OP) == 0) {
             return true;
         }
     }
@@ -372,9 +371,8 @@ static mp_status_t
 op_begin(mp_tracker_t *tracker, const mp_event_t *event)
 {
     thread_t *thread = thread_of(tracker, event->thread);
-    if (thread == NULL
-        || !grow((void **)&thread->ops, &thread->op_capacity,
-                 thread->op_count, sizeof(open_op_t))) {
+    if (thread == NULL || !grow((void **)&thread->ops, &thread->op_capacity,
+                                thread->op_count, sizeof(open_op_t))) {
         return MP_ERR_NOMEM;
     }
     open_op_t *op = &thread->ops[thread->op_count++];
@@ -414,8 +412,8 @@ op_end(mp_tracker_t *tracker, const mp_event_t *event)
         const open_op_t *op = &thread->ops[i];
         if (op->op == event->op) {
             thread->op_count = i; /* and what was left open inside it */
-            if (i > 0 && (op->flags & MP_FLAG_BACKWARD_OP)
-                && forward_known(&op->forward)) {
+            if (i > 0 && (op->flags & MP_FLAG_BACKWARD_OP) &&
+                forward_known(&op->forward)) {
                 /* The engine sums and accumulates gradients after the node,
                  * in the frame that it ran the node in. */
                 thread->ops[i - 1].forward = op->forward;
@@ -429,9 +427,9 @@ static mp_status_t
 region_begin(mp_tracker_t *tracker, const mp_event_t *event)
 {
     thread_t *thread = thread_of(tracker, event->thread);
-    if (thread == NULL
-        || !grow((void **)&thread->regions, &thread->region_capacity,
-                 thread->region_count, sizeof(uint32_t))) {
+    if (thread == NULL ||
+        !grow((void **)&thread->regions, &thread->region_capacity,
+              thread->region_count, sizeof(uint32_t))) {
         return MP_ERR_NOMEM;
     }
     thread->regions[thread->region_count++] = event->op;
@@ -492,10 +490,9 @@ life_end(mp_tracker_t *tracker, device_t *device, mp_allocation_t *row,
     row->died_ns = event->time_ns;
     row->died_step = tracker->step;
     row->died_phase = event->phase;
-    row->died_in_op = (row->flags & MP_FLAG_IN_OP)
-                      && (event->flags & MP_FLAG_IN_OP)
-                      && row->thread == event->thread
-                      && row->op_instance == event->op_instance;
+    row->died_in_op =
+        (row->flags & MP_FLAG_IN_OP) && (event->flags & MP_FLAG_IN_OP) &&
+        row->thread == event->thread && row->op_instance == event->op_instance;
     STAT_CHANGE(tracker, device, requested_bytes, minus(row->size));
     STAT_CHANGE(tracker, device, allocated_blocks, -1);
 }
@@ -578,8 +575,7 @@ block_born(mp_tracker_t *tracker, const mp_event_t *event, bool seeded)
     if (device == NULL) {
         return MP_ERR_NOMEM;
     }
-    if (seeded
-        && mp_table_get(device->live, event->addr) != MP_NO_INDEX) {
+    if (seeded && mp_table_get(device->live, event->addr) != MP_NO_INDEX) {
         return MP_OK; /* known already: we saw its birth */
     }
     uint32_t index, previous;
@@ -635,9 +631,8 @@ static mp_allocation_t *
 active_row(mp_tracker_t *tracker, const mp_event_t *event)
 {
     device_t *device = device_find(tracker, event->device);
-    uint32_t index = device == NULL
-                         ? MP_NO_INDEX
-                         : mp_table_get(device->live, event->addr);
+    uint32_t index =
+        device == NULL ? MP_NO_INDEX : mp_table_get(device->live, event->addr);
     return index == MP_NO_INDEX ? NULL : &tracker->rows[index];
 }
 
@@ -656,9 +651,8 @@ static void
 block_free_completed(mp_tracker_t *tracker, const mp_event_t *event)
 {
     device_t *device = device_find(tracker, event->device);
-    uint32_t index = device == NULL
-                         ? MP_NO_INDEX
-                         : mp_table_take(device->live, event->addr);
+    uint32_t index = device == NULL ? MP_NO_INDEX
+                                    : mp_table_take(device->live, event->addr);
     if (index != MP_NO_INDEX) {
         free_completed(tracker, device, index, event);
     }
@@ -677,13 +671,13 @@ segment_end(const mp_event_t *event)
 
 /* Forget SIZE bytes of segments from ADDR on; *TAKEN were there. */
 static mp_status_t
-segments_take(mp_tracker_t *tracker, device_t *device,
-              const mp_event_t *event, uint64_t *taken)
+segments_take(mp_tracker_t *tracker, device_t *device, const mp_event_t *event,
+              uint64_t *taken)
 {
     int64_t count = (int64_t)mp_ranges_count(device->segments);
-    mp_status_t status
-        = mp_ranges_take(device->segments, event->addr,
-                         segment_end(event) - event->addr, taken);
+    mp_status_t status =
+        mp_ranges_take(device->segments, event->addr,
+                       segment_end(event) - event->addr, taken);
     if (status == MP_OK) {
         STAT_CHANGE(tracker, device, reserved_bytes, minus(*taken));
         STAT_CHANGE(tracker, device, segments,
@@ -704,8 +698,8 @@ segment_born(mp_tracker_t *tracker, const mp_event_t *event)
         .end = segment_end(event),
         .stream = event->stream,
         .pool = event->pool,
-        .mapped = event->kind == MP_EVENT_SEGMENT_MAP
-                  || (event->flags & MP_FLAG_PENDING) != 0,
+        .mapped = event->kind == MP_EVENT_SEGMENT_MAP ||
+                  (event->flags & MP_FLAG_PENDING) != 0,
     };
     uint64_t replaced; /* their frees were never seen */
     mp_status_t status = segments_take(tracker, device, event, &replaced);
@@ -861,8 +855,8 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
         return mp_forward_map_module_begin(tracker->forward, event->stream,
                                            event->addr, event->module);
     case MP_EVENT_MODULE_END:
-        mp_forward_map_module_end(tracker->forward, event->stream,
-                                  event->addr, event->module);
+        mp_forward_map_module_end(tracker->forward, event->stream, event->addr,
+                                  event->module);
         return MP_OK;
     case MP_EVENT_SEED_BLOCK:
         return block_born(tracker, event, true);
@@ -962,8 +956,8 @@ mp_tracker_steps(const mp_tracker_t *tracker, size_t *count)
     for (size_t i = 0; i < tracker->device_capacity; i++) {
         const device_t *device = tracker->devices[i];
         if (device != NULL && device->step_open) {
-            tracker->steps[device->step_row].requested_bytes_at_end
-                = device->stats.requested_bytes.current;
+            tracker->steps[device->step_row].requested_bytes_at_end =
+                device->stats.requested_bytes.current;
         }
     }
     *count = tracker->step_count;
@@ -979,9 +973,9 @@ mp_tracker_defects(const mp_tracker_t *tracker, mp_defects_t *defects)
 size_t
 mp_tracker_bytes(const mp_tracker_t *tracker)
 {
-    return tracker->row_count * sizeof(mp_allocation_t)
-           + tracker->step_count * sizeof(mp_step_stats_t)
-           + mp_forward_map_bytes(tracker->forward);
+    return tracker->row_count * sizeof(mp_allocation_t) +
+           tracker->step_count * sizeof(mp_step_stats_t) +
+           mp_forward_map_bytes(tracker->forward);
 }
 
 /* ---- the state as events ------------------------------------------------ */
@@ -1040,8 +1034,8 @@ emit_block(emitter_t *emitter, const mp_allocation_t *row)
         event.flags |= MP_FLAG_PENDING;
     }
     emit(emitter, &event);
-    if (row->forward_op != MP_NO_INDEX || row->forward_module != MP_NO_INDEX
-        || row->forward_stack != MP_NO_INDEX || row->region != MP_NO_INDEX) {
+    if (row->forward_op != MP_NO_INDEX || row->forward_module != MP_NO_INDEX ||
+        row->forward_stack != MP_NO_INDEX || row->region != MP_NO_INDEX) {
         mp_event_t origin = emitter->blank;
         origin.kind = MP_EVENT_SEED_ORIGIN;
         origin.addr = row->address;
@@ -1141,7 +1135,8 @@ mp_tracker_scope_open(mp_tracker_t *tracker, mp_scope_t *scope)
             continue;
         }
         device->scopes[bit] = device->stats;
-#define X(name, text) device->scopes[bit].name.peak = device->stats.name.current;
+#define X(name, text)                                                         \
+    device->scopes[bit].name.peak = device->stats.name.current;
         MP_STAT_LIST(X)
 #undef X
     }
@@ -1154,9 +1149,9 @@ mp_tracker_scope_peak(const mp_tracker_t *tracker, mp_scope_t scope,
                       int16_t id, mp_device_stats_t *stats)
 {
     const device_t *device = device_find(tracker, id);
-    if (scope >= MAX_SCOPES
-        || (tracker->open_scopes & ((uint64_t)1 << scope)) == 0
-        || device == NULL) {
+    if (scope >= MAX_SCOPES ||
+        (tracker->open_scopes & ((uint64_t)1 << scope)) == 0 ||
+        device == NULL) {
         return MP_ERR_ARG;
     }
     const mp_device_stats_t *begin = &device->scopes[scope];

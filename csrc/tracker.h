@@ -91,17 +91,17 @@ typedef struct {
     uint64_t address;
     uint64_t size; /* requested bytes */
     uint64_t stream;
-    int64_t born_event;     /* -1: older than the recording */
-    int64_t died_event;     /* -1: alive at the end.  The free's request */
-    int64_t born_ns;        /* -1: as born_event */
-    int64_t died_ns;        /* -1: as died_event */
+    int64_t born_event;      /* -1: older than the recording */
+    int64_t died_event;      /* -1: alive at the end.  The free's request */
+    int64_t born_ns;         /* -1: as born_event */
+    int64_t died_ns;         /* -1: as died_event */
     int64_t completed_event; /* free completed; -1: not */
     uint32_t thread;
     uint32_t op;
     uint32_t module;
     uint32_t stack;
-    uint32_t forward_op;     /* born in a backward node, or after it in the
-                                engine's frame around it: what caused it */
+    uint32_t forward_op; /* born in a backward node, or after it in the
+                            engine's frame around it: what caused it */
     uint32_t forward_module;
     uint32_t forward_stack;
     uint32_t owner;  /* string id: the parameter's name and so on */
@@ -111,13 +111,13 @@ typedef struct {
     int32_t died_step;
     int16_t device;
     uint16_t pool;
-    uint16_t flags;      /* MP_FLAG_* at birth */
-    uint8_t phase;       /* mp_phase_t at birth */
+    uint16_t flags; /* MP_FLAG_* at birth */
+    uint8_t phase;  /* mp_phase_t at birth */
     uint8_t died_phase;
-    uint8_t category;    /* mp_category_t, by category.c */
-    uint8_t reason;      /* mp_reason_t */
-    uint8_t role;        /* mp_role_t */
-    uint8_t died_in_op;  /* freed inside the outermost op that made it */
+    uint8_t category;   /* mp_category_t, by category.c */
+    uint8_t reason;     /* mp_reason_t */
+    uint8_t role;       /* mp_role_t */
+    uint8_t died_in_op; /* freed inside the outermost op that made it */
     uint32_t reserved;
 } mp_allocation_t;
 
@@ -150,7 +150,7 @@ typedef struct {
 
 mp_status_t mp_tracker_new(const mp_tracker_options_t *options,
                            mp_tracker_t **out);
-void        mp_tracker_free(mp_tracker_t *tracker); /* accepts NULL */
+void mp_tracker_free(mp_tracker_t *tracker); /* accepts NULL */
 
 /* Apply one event.  EVENT->step is ignored: the tracker counts steps.
  * Unknown frees and the like are counted, not errors.
@@ -170,8 +170,8 @@ mp_allocation_t *mp_tracker_allocations_mutable(mp_tracker_t *tracker,
 /* Devices seen: CPU first if seen, then CUDA by index. */
 size_t mp_tracker_devices(const mp_tracker_t *tracker, int16_t *devices,
                           size_t capacity);
-bool   mp_tracker_stats(const mp_tracker_t *tracker, int16_t device,
-                        mp_device_stats_t *stats);
+bool mp_tracker_stats(const mp_tracker_t *tracker, int16_t device,
+                      mp_device_stats_t *stats);
 
 /* One row a step and device, in order. */
 const mp_step_stats_t *mp_tracker_steps(const mp_tracker_t *tracker,
@@ -182,7 +182,7 @@ const mp_step_stats_t *mp_tracker_steps(const mp_tracker_t *tracker,
     X(unmatched_frees, "frees of CUDA blocks nobody saw born")                \
     X(foreign_frees, "frees of CPU blocks older than the recording")          \
     X(replaced_blocks, "allocations at the address of a live block")          \
-    X(unmatched_segments, "segments whose birth or free nobody saw")                \
+    X(unmatched_segments, "segments whose birth or free nobody saw")          \
     X(unapplied_events, "events lost for want of memory or budget")
 
 typedef struct {
@@ -197,8 +197,8 @@ void mp_tracker_defects(const mp_tracker_t *tracker, mp_defects_t *defects);
  * blocks with their origin and role, open ops and regions, the step.  EMIT
  * is called for each in order and returns false to stop. */
 typedef bool (*mp_emit_t)(void *context, const mp_event_t *event);
-mp_status_t mp_tracker_write_state(const mp_tracker_t *tracker,
-                                   mp_emit_t emit, void *context);
+mp_status_t mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
+                                   void *context);
 
 /* Scopes: high-water marks of nested stretches.  Opening one never disturbs
  * another.  Closed in any order; *PEAK gets what DEVICE reached between. */
@@ -207,7 +207,7 @@ mp_status_t mp_tracker_scope_open(mp_tracker_t *tracker, mp_scope_t *scope);
 mp_status_t mp_tracker_scope_peak(const mp_tracker_t *tracker,
                                   mp_scope_t scope, int16_t device,
                                   mp_device_stats_t *stats);
-void        mp_tracker_scope_close(mp_tracker_t *tracker, mp_scope_t scope);
+void mp_tracker_scope_close(mp_tracker_t *tracker, mp_scope_t scope);
 
 size_t mp_tracker_bytes(const mp_tracker_t *tracker); /* memory held */
 

@@ -1,9 +1,9 @@
 /* fake_pystack.c - stands in for pystack.c, which needs Python: a thread has
  * the stack that the test gives it. */
+#include "fake_pystack.h"
+
 #include "mem.h"
 #include "pystack.h"
-
-#include "fake_pystack.h"
 
 struct mp_pystack_cache {
     char nothing;

@@ -1,9 +1,9 @@
 /* fake_shim.c - a torch of a few lines. */
 #include "fake_shim.h"
 
-#include <stdio.h>
-
 #include "mp_test.h"
+
+#include <stdio.h>
 
 _Thread_local bool fake_grad_mode;
 _Thread_local uint64_t fake_sequence;

@@ -13,7 +13,9 @@ typedef struct {
 } fake_op_t;
 
 #define FAKE_OP(text)                                                         \
-    {.fact = {.name = (text), .sequence = -1, .thread = 1}}
+    {                                                                         \
+        .fact = {.name = (text), .sequence = -1, .thread = 1 }                \
+    }
 
 /* Per thread, what torch would answer. */
 extern _Thread_local bool fake_grad_mode;
@@ -23,7 +25,8 @@ extern _Thread_local uint64_t fake_sequence;
 extern void (*fake_in_describe)(void);
 
 /* Calls counted; what install_* answers. */
-extern int fake_cpu_installed, fake_ops_installed; /* ops: 1, 2 as the option */
+extern int fake_cpu_installed,
+    fake_ops_installed; /* ops: 1, 2 as the option */
 extern bool fake_cpu_fails, fake_ops_fail;
 
 const mp_shim_api_t *fake_shim(void);

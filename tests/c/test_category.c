@@ -2,7 +2,11 @@
 #include "category.h"
 #include "mp_test.h"
 
-enum { MM, RELU, WORKSPACE_BYTES = 8320 * 1024 };
+enum {
+    MM,
+    RELU,
+    WORKSPACE_BYTES = 8320 * 1024
+};
 
 static mp_intern_t *
 new_intern(void)
@@ -118,7 +122,8 @@ static void
 test_category_dead_inside_its_op_is_temporary(void)
 {
     for (uint8_t phase = 0; phase <= MP_PHASE_OPTIMIZER; phase++) {
-        mp_allocation_t row = dead(born_in(phase, MP_FLAG_GRAD_MODE), phase, 1);
+        mp_allocation_t row =
+            dead(born_in(phase, MP_FLAG_GRAD_MODE), phase, 1);
         row.died_in_op = 1;
         check(row, MP_CATEGORY_TEMPORARY, MP_REASON_IN_OP);
     }
@@ -132,8 +137,7 @@ test_category_optimizer_scratch_is_temporary(void)
           MP_REASON_IN_OPTIMIZER);
     check(dead(row, MP_PHASE_OPTIMIZER, 2), MP_CATEGORY_UNKNOWN,
           MP_REASON_NONE); /* lived into the next step */
-    check(dead(row, MP_PHASE_FORWARD, 1), MP_CATEGORY_UNKNOWN,
-          MP_REASON_NONE);
+    check(dead(row, MP_PHASE_FORWARD, 1), MP_CATEGORY_UNKNOWN, MP_REASON_NONE);
     check(row, MP_CATEGORY_UNKNOWN, MP_REASON_NONE);
 }
 

@@ -29,8 +29,8 @@ static void
 begin(mp_forward_map_t *map, uint64_t thread, uint64_t sequence,
       uint32_t module)
 {
-    MP_CHECK(mp_forward_map_module_begin(map, thread, sequence, module)
-             == MP_OK);
+    MP_CHECK(mp_forward_map_module_begin(map, thread, sequence, module) ==
+             MP_OK);
 }
 
 static mp_forward_t
@@ -109,9 +109,9 @@ test_forward_map_names_the_innermost_module(void)
     mp_forward_map_module_end(map, 1, 16, INNER);
     mp_forward_map_module_end(map, 1, 16, LAYER); /* ends at the same number */
     mp_forward_map_module_end(map, 1, 20, ROOT);
-    const uint32_t expected[]
-        = {MP_NO_INDEX, ROOT,  ROOT, LAYER, LAYER, INNER,
-           INNER,       ROOT,  ROOT, ROOT,  ROOT,  MP_NO_INDEX};
+    const uint32_t expected[] = {MP_NO_INDEX, ROOT,  ROOT,  LAYER,
+                                 LAYER,       INNER, INNER, ROOT,
+                                 ROOT,        ROOT,  ROOT,  MP_NO_INDEX};
     for (uint32_t i = 0; i < MP_ARRAY_LENGTH(expected); i++) {
         MP_CHECK_EQ(module_at(map, 9 + i), expected[i]);
     }

@@ -1,5 +1,10 @@
 /* test_hook.c - the facts that hooks write, read from the log. */
+#include "clock.h"
+#include "fake_pystack.h"
+#include "fake_shim.h"
 #include "hook.h"
+#include "mem.h"
+#include "mp_test.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,15 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "fake_pystack.h"
-#include "fake_shim.h"
-#include "mem.h"
-#include "mp_test.h"
-
 #define ALL                                                                   \
-    (MP_HOOK_CUDA | MP_HOOK_CPU | MP_HOOK_OPS | MP_HOOK_STACKS               \
-     | MP_HOOK_SESSION)
+    (MP_HOOK_CUDA | MP_HOOK_CPU | MP_HOOK_OPS | MP_HOOK_STACKS |              \
+     MP_HOOK_SESSION)
 
 static const mp_core_api_t *core;
 
@@ -108,7 +107,8 @@ name(const char *text)
     return mp_intern_string(mp_hook_intern(), text, strlen(text));
 }
 
-/* ---- switches, allocators ----------------------------------------------------- */
+/* ---- switches, allocators
+ * ----------------------------------------------------- */
 
 static void
 test_hook_writes_only_what_is_wanted(void)
@@ -178,10 +178,10 @@ static void
 test_hook_cuda_facts_keep_stream_and_pool(void)
 {
     set_up();
-    static const uint8_t kinds[]
-        = {MP_EVENT_ALLOC,         MP_EVENT_FREE_REQUESTED,
-           MP_EVENT_FREE_COMPLETED, MP_EVENT_SEGMENT_ALLOC,
-           MP_EVENT_SEGMENT_UNMAP, MP_EVENT_OOM};
+    static const uint8_t kinds[] = {
+        MP_EVENT_ALLOC,          MP_EVENT_FREE_REQUESTED,
+        MP_EVENT_FREE_COMPLETED, MP_EVENT_SEGMENT_ALLOC,
+        MP_EVENT_SEGMENT_UNMAP,  MP_EVENT_OOM};
     for (size_t i = 0; i < MP_ARRAY_LENGTH(kinds); i++) {
         mp_memory_fact_t fact = {.kind = kinds[i],
                                  .addr = 0x7000,
@@ -266,7 +266,8 @@ test_hook_roles_and_seeds(void)
     MP_CHECK_EQ(mp_hook_stack(), 5);
 }
 
-/* ---- ops ------------------------------------------------------------------------ */
+/* ---- ops
+ * ------------------------------------------------------------------------ */
 
 static void
 test_hook_op_is_written_when_memory_is_touched(void)
@@ -296,7 +297,7 @@ test_hook_op_is_written_when_memory_is_touched(void)
     MP_CHECK_EQ(event.op, name("aten::addmm"));
     MP_CHECK_EQ(event.flags, MP_FLAG_IN_OP);
     MP_CHECK_EQ(event.phase, MP_PHASE_FORWARD); /* it makes a node */
-    alloc(0x2000); /* only once */
+    alloc(0x2000);                              /* only once */
     (void)next(MP_EVENT_ALLOC);
     end(&inner);
     MP_CHECK_EQ(next(MP_EVENT_OP_END).op, name("aten::addmm"));
@@ -401,7 +402,10 @@ static void
 test_hook_ops_deeper_than_it_keeps(void)
 {
     set_up();
-    enum { DEPTH = 400, KEPT = 256 };
+    enum {
+        DEPTH = 400,
+        KEPT = 256
+    };
     static fake_op_t ops[DEPTH];
     for (int i = 0; i < DEPTH; i++) {
         ops[i] = (fake_op_t)FAKE_OP(i == KEPT - 1 ? "aten::last" : "aten::x");
@@ -436,14 +440,15 @@ test_hook_same_pointer_with_another_name(void)
     core->op_end(&op);
 }
 
-/* ---- phases --------------------------------------------------------------------- */
+/* ---- phases
+ * --------------------------------------------------------------------- */
 
 static void
 test_hook_backward_node_makes_the_phase(void)
 {
     set_up();
-    fake_op_t engine
-        = FAKE_OP("autograd::engine::evaluate_function: MulBackward0");
+    fake_op_t engine =
+        FAKE_OP("autograd::engine::evaluate_function: MulBackward0");
     fake_op_t node = FAKE_OP("MulBackward0"), op = FAKE_OP("aten::mul");
     node.fact.sequence = 33;
     node.fact.forward_thread = 8;
@@ -627,7 +632,8 @@ test_hook_optimizer_and_what_runs_inside_it(void)
     end(&node);
 }
 
-/* ---- regions ---------------------------------------------------------------------- */
+/* ---- regions
+ * ---------------------------------------------------------------------- */
 
 static void
 test_hook_region_is_written_at_once(void)
@@ -706,7 +712,8 @@ test_hook_region_ends_on_another_thread(void)
     end(&op);
 }
 
-/* ---- threads, fork ------------------------------------------------------------------ */
+/* ---- threads, fork
+ * ------------------------------------------------------------------ */
 
 static void *
 thread_body(void *argument)
@@ -866,9 +873,13 @@ test_hook_child_of_a_fork_is_inside_nothing(void)
     end(&region);
 }
 
-/* ---- many threads ------------------------------------------------------------------- */
+/* ---- many threads
+ * ------------------------------------------------------------------- */
 
-enum { THREADS = 4, ROUNDS = 2000 };
+enum {
+    THREADS = 4,
+    ROUNDS = 2000
+};
 
 static void *
 hammer(void *argument)
@@ -908,8 +919,7 @@ test_hook_threads_at_once_lose_nothing(void)
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++) {
         MP_CHECK(pthread_create(&threads[i], NULL, hammer,
-                                (void *)((i + 1) << 32))
-                 == 0);
+                                (void *)((i + 1) << 32)) == 0);
     }
     for (int i = 0; i < THREADS; i++) {
         MP_CHECK(pthread_join(threads[i], NULL) == 0);
@@ -938,7 +948,9 @@ test_hook_wakes_the_reader_at_half(void)
     mp_hook_set_wake(NULL);
 }
 
-/* ---- cost ------------------------------------------------------------------------------ */
+/* ---- cost
+ * ------------------------------------------------------------------------------
+ */
 
 /* Not a timed test: what an allocation and its free cost is printed. */
 static void
@@ -946,7 +958,9 @@ test_hook_cost_of_an_event(void)
 {
     set_up();
     mp_hook_set_wanted(ALL & ~MP_HOOK_STACKS);
-    enum { PAIRS = 1000000 };
+    enum {
+        PAIRS = 1000000
+    };
     struct timespec from, to;
     double ns = 0;
     for (int batch = 0; batch < PAIRS / 10000; batch++) {
@@ -956,8 +970,8 @@ test_hook_cost_of_an_event(void)
             core->cpu_free((void *)(i * 64));
         }
         (void)clock_gettime(CLOCK_MONOTONIC, &to);
-        ns += (double)(to.tv_sec - from.tv_sec) * 1e9
-              + (double)(to.tv_nsec - from.tv_nsec);
+        ns += (double)(to.tv_sec - from.tv_sec) * 1e9 +
+              (double)(to.tv_nsec - from.tv_nsec);
         MP_CHECK_EQ(skip_all(), 20000);
     }
     printf("       hook: %.1f ns for an allocation and its free\n",

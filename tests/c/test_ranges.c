@@ -21,8 +21,7 @@ take(mp_ranges_t *ranges, uint64_t begin, uint64_t size)
 }
 
 static void
-check_at(const mp_ranges_t *ranges, size_t index, uint64_t begin,
-         uint64_t end)
+check_at(const mp_ranges_t *ranges, size_t index, uint64_t begin, uint64_t end)
 {
     MP_CHECK_EQ(mp_ranges_at(ranges, index)->begin, begin);
     MP_CHECK_EQ(mp_ranges_at(ranges, index)->end, end);
@@ -114,7 +113,9 @@ test_ranges_reach_to_the_end_of_all_addresses(void)
 static void
 test_ranges_agree_with_a_page_map(void)
 {
-    enum { PAGES = 256 };
+    enum {
+        PAGES = 256
+    };
     for (unsigned seed = 0; seed < 30; seed++) {
         srand(seed);
         bool there[PAGES] = {false};

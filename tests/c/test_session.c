@@ -1,4 +1,9 @@
 /* test_session.c - from start to stop, with the drain thread beside. */
+#include "clock.h"
+#include "fake_shim.h"
+#include "hook.h"
+#include "mem.h"
+#include "mp_test.h"
 #include "session.h"
 
 #include <errno.h>
@@ -9,13 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "fake_shim.h"
-#include "hook.h"
-#include "mem.h"
-#include "mp_test.h"
-
-enum { CPU = MP_DEVICE_CPU };
+enum {
+    CPU = MP_DEVICE_CPU
+};
 
 static _Thread_local char error[256];
 
@@ -41,8 +42,7 @@ start(mp_session_t *session)
 {
     bool took_over = true;
     MP_CHECK(mp_session_start(session, false, &took_over, error,
-                              sizeof(error))
-             == MP_OK);
+                              sizeof(error)) == MP_OK);
     return took_over;
 }
 
@@ -89,8 +89,8 @@ release(uint64_t addr)
 static void
 cuda(uint8_t kind, int16_t device, uint64_t addr, uint64_t size)
 {
-    mp_memory_fact_t fact
-        = {.kind = kind, .device = device, .addr = addr, .size = size};
+    mp_memory_fact_t fact = {
+        .kind = kind, .device = device, .addr = addr, .size = size};
     mp_hook_memory(&fact);
 }
 
@@ -123,16 +123,15 @@ check_window(const mp_window_t *window, uint64_t id)
     }
     size_t count, expected;
     const mp_allocation_t *rows = mp_tracker_allocations(tracker, &count);
-    const mp_allocation_t *others
-        = mp_tracker_allocations(window->tracker, &expected);
+    const mp_allocation_t *others =
+        mp_tracker_allocations(window->tracker, &expected);
     MP_CHECK_EQ(count, expected);
     MP_CHECK(count == 0 || memcmp(rows, others, count * sizeof(*rows)) == 0);
     const mp_step_stats_t *steps = mp_tracker_steps(tracker, &count);
-    const mp_step_stats_t *theirs
-        = mp_tracker_steps(window->tracker, &expected);
+    const mp_step_stats_t *theirs =
+        mp_tracker_steps(window->tracker, &expected);
     MP_CHECK_EQ(count, expected);
-    MP_CHECK(count == 0
-             || memcmp(steps, theirs, count * sizeof(*steps)) == 0);
+    MP_CHECK(count == 0 || memcmp(steps, theirs, count * sizeof(*steps)) == 0);
     mp_tracker_free(tracker);
 }
 
@@ -146,7 +145,8 @@ count_kind(const mp_window_t *window, uint8_t kind)
     return count;
 }
 
-/* ---- life cycle ------------------------------------------------------------------ */
+/* ---- life cycle
+ * ------------------------------------------------------------------ */
 
 static void
 test_session_switches_hooks_on_and_off(void)
@@ -192,9 +192,9 @@ test_session_refuses_what_is_not_possible_now(void)
     MP_CHECK_EQ(mp_session_window_copy(session, &window), MP_ERR_STATE);
     MP_CHECK_EQ(mp_session_scope_open(session, &scope), MP_ERR_STATE);
     start(session);
-    MP_CHECK_EQ(mp_session_start(session, false, &took_over, error,
-                                 sizeof(error)),
-                MP_ERR_STATE);
+    MP_CHECK_EQ(
+        mp_session_start(session, false, &took_over, error, sizeof(error)),
+        MP_ERR_STATE);
     MP_CHECK_EQ(mp_session_step(session, -1), MP_ERR_ARG);
     MP_CHECK_EQ(mp_session_seed(session, NULL, 0), MP_ERR_STATE);
     MP_CHECK_EQ(mp_session_stats(session, 5, &stats), MP_ERR_ARG);
@@ -215,18 +215,18 @@ test_session_source_that_cannot_be_installed(void)
     mp_session_t *session = new_session();
     bool took_over;
     fake_cpu_fails = true;
-    MP_CHECK_EQ(mp_session_start(session, false, &took_over, error,
-                                 sizeof(error)),
-                MP_ERR_LOAD);
+    MP_CHECK_EQ(
+        mp_session_start(session, false, &took_over, error, sizeof(error)),
+        MP_ERR_LOAD);
     MP_CHECK_STR(error, "no CPU allocator here");
     MP_CHECK(!status_of(session).running);
     MP_CHECK_EQ(mp_hook_wanted(), 0);
     MP_CHECK_EQ(fake_ops_installed, 0);
     fake_cpu_fails = false;
     fake_ops_fail = true;
-    MP_CHECK_EQ(mp_session_start(session, true, &took_over, error,
-                                 sizeof(error)),
-                MP_ERR_LOAD);
+    MP_CHECK_EQ(
+        mp_session_start(session, true, &took_over, error, sizeof(error)),
+        MP_ERR_LOAD);
     MP_CHECK_STR(error, "no ops here");
     MP_CHECK_EQ(fake_cpu_installed, 0);
     fake_ops_fail = false;
@@ -254,7 +254,8 @@ test_session_started_again_begins_anew(void)
     mp_session_free(session);
 }
 
-/* ---- several sessions -------------------------------------------------------------- */
+/* ---- several sessions
+ * -------------------------------------------------------------- */
 
 static void
 test_session_inner_one_takes_over_the_state(void)
@@ -334,7 +335,8 @@ test_session_takes_over_only_what_it_wants(void)
     mp_session_free(inner);
 }
 
-/* ---- windows ------------------------------------------------------------------------ */
+/* ---- windows
+ * ------------------------------------------------------------------------ */
 
 static void
 test_session_window_begins_with_the_state(void)
@@ -354,11 +356,10 @@ test_session_window_begins_with_the_state(void)
     MP_CHECK_EQ(window.dropped, 0);
     MP_CHECK(window.writer == NULL);
     MP_CHECK_EQ(window.count, 7);
-    static const uint8_t kinds[]
-        = {MP_EVENT_SEED_BLOCK, MP_EVENT_STEP,
-           MP_EVENT_WINDOW_BEGIN, MP_EVENT_ALLOC,
-           MP_EVENT_STEP,       MP_EVENT_FREE_COMPLETED,
-           MP_EVENT_WINDOW_END};
+    static const uint8_t kinds[] = {
+        MP_EVENT_SEED_BLOCK, MP_EVENT_STEP, MP_EVENT_WINDOW_BEGIN,
+        MP_EVENT_ALLOC,      MP_EVENT_STEP, MP_EVENT_FREE_COMPLETED,
+        MP_EVENT_WINDOW_END};
     static const int32_t steps[] = {4, 4, 4, 4, 5, 5, 5};
     for (size_t i = 0; i < window.count; i++) {
         MP_CHECK_EQ(window.events[i].kind, kinds[i]);
@@ -402,8 +403,7 @@ test_session_full_window_is_a_whole_prefix(void)
     static const mp_session_options_t budgets[] = {
         {.cpu = true, .event_budget_bytes = 20 * sizeof(mp_event_t)},
         {.cpu = true, .event_budget_bytes = 1},
-        {.cpu = true,
-         .allocation_budget_bytes = 10 * sizeof(mp_allocation_t)},
+        {.cpu = true, .allocation_budget_bytes = 10 * sizeof(mp_allocation_t)},
     };
     for (size_t k = 0; k < MP_ARRAY_LENGTH(budgets); k++) {
         mp_session_t *session = new_session_of(budgets[k]);
@@ -422,8 +422,7 @@ test_session_full_window_is_a_whole_prefix(void)
         static const size_t kept[] = {17, 0, 10}; /* of the allocations */
         MP_CHECK_EQ(count_kind(&window, MP_EVENT_ALLOC), kept[k]);
         MP_CHECK_EQ(count_kind(&window, MP_EVENT_FREE_COMPLETED), 0);
-        MP_CHECK_EQ(window.events[window.count - 1].kind,
-                    MP_EVENT_WINDOW_END);
+        MP_CHECK_EQ(window.events[window.count - 1].kind, MP_EVENT_WINDOW_END);
         MP_CHECK_EQ(window.dropped,
                     100 - kept[k] + (k == 1 ? 1 : 0)); /* and its begin */
         MP_CHECK_EQ(status.dropped, window.dropped);
@@ -442,7 +441,9 @@ test_session_counts_what_the_log_dropped(void)
     mp_session_t *session = new_session();
     start(session);
     window_begin(session, NULL);
-    enum { MANY = 300000 }; /* more than the log holds */
+    enum {
+        MANY = 300000
+    }; /* more than the log holds */
     mp_event_t *events = calloc(MANY, sizeof(mp_event_t));
     MP_CHECK(!mp_hook_feed(events, MANY));
     free(events);
@@ -457,7 +458,8 @@ test_session_counts_what_the_log_dropped(void)
     mp_session_free(session);
 }
 
-/* ---- streaming ------------------------------------------------------------------------ */
+/* ---- streaming
+ * ------------------------------------------------------------------------ */
 
 static void
 test_session_streams_a_window_to_a_file(void)
@@ -478,18 +480,15 @@ test_session_streams_a_window_to_a_file(void)
     MP_CHECK_EQ(window.stream_errno, 0);
     int saved_errno;
     MP_CHECK(mp_recording_writer_close(window.writer, "{}", 2, window.dropped,
-                                       &saved_errno)
-             == MP_OK);
+                                       &saved_errno) == MP_OK);
     window.writer = NULL;
     mp_recording_data_t data;
     MP_CHECK(mp_recording_read(path, &data, &saved_errno, error,
-                               sizeof(error))
-             == MP_OK);
+                               sizeof(error)) == MP_OK);
     MP_CHECK(data.finished);
     MP_CHECK_EQ(data.count, window.count);
     MP_CHECK(memcmp(data.events, window.events,
-                    data.count * sizeof(mp_event_t))
-             == 0);
+                    data.count * sizeof(mp_event_t)) == 0);
     mp_recording_data_clear(&data);
     mp_window_clear(&window);
     mp_session_free(session);
@@ -513,7 +512,9 @@ test_session_full_disk_ends_the_stream_not_the_recording(void)
     MP_CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     MP_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     window_begin(session, mp_test_path("cut.memprof"));
-    enum { MANY = 200000 };
+    enum {
+        MANY = 200000
+    };
     for (uint64_t i = 1; i <= MANY; i++) {
         alloc(i * 0x9E3779B97F4A7C15, i);
         if (i % 10000 == 0) {
@@ -538,9 +539,9 @@ test_session_path_that_cannot_be_written(void)
     mp_session_t *session = new_session();
     start(session);
     int saved_errno = 0;
-    MP_CHECK_EQ(mp_session_window_begin(session, "/nowhere/run.memprof",
-                                        &saved_errno),
-                MP_ERR_IO);
+    MP_CHECK_EQ(
+        mp_session_window_begin(session, "/nowhere/run.memprof", &saved_errno),
+        MP_ERR_IO);
     MP_CHECK_EQ(saved_errno, ENOENT);
     MP_CHECK(!status_of(session).recording);
     window_begin(session, NULL); /* in memory only, then */
@@ -562,13 +563,14 @@ test_session_freed_with_an_open_window(void)
     mp_recording_data_t data; /* readable, and it says that it is cut */
     int saved_errno;
     MP_CHECK(mp_recording_read(path, &data, &saved_errno, error,
-                               sizeof(error))
-             == MP_OK);
+                               sizeof(error)) == MP_OK);
     MP_CHECK(!data.finished);
     mp_recording_data_clear(&data);
 }
 
-/* ---- seeding ---------------------------------------------------------------------------- */
+/* ---- seeding
+ * ----------------------------------------------------------------------------
+ */
 
 static mp_event_t
 seed(uint8_t kind, int16_t device, uint64_t addr, uint64_t size)
@@ -594,8 +596,8 @@ static void
 start_seeding(mp_session_t *session)
 {
     bool took_over;
-    MP_CHECK(mp_session_start(session, true, &took_over, error, sizeof(error))
-             == MP_OK);
+    MP_CHECK(mp_session_start(session, true, &took_over, error,
+                              sizeof(error)) == MP_OK);
     MP_CHECK(!took_over);
     MP_CHECK(status_of(session).seeding);
 }
@@ -610,15 +612,15 @@ test_session_seeds_are_put_where_each_device_was_cut(void)
     MP_CHECK_EQ(mp_session_window_begin(session, NULL, &saved_errno),
                 MP_ERR_STATE);
     step(session, 2);
-    alloc(0xC000, 7);                         /* the CPU has no cut */
-    cuda(MP_EVENT_ALLOC, 0, 0x1000, 100);     /* in device 0's snapshot */
-    snapshot(me + 1);                         /* somebody else looks */
-    cuda(MP_EVENT_ALLOC, 0, 0x2000, 200);     /* so is this */
-    snapshot(me);                             /* device 0 */
-    cuda(MP_EVENT_ALLOC, 0, 0x3000, 1);       /* after it */
+    alloc(0xC000, 7);                     /* the CPU has no cut */
+    cuda(MP_EVENT_ALLOC, 0, 0x1000, 100); /* in device 0's snapshot */
+    snapshot(me + 1);                     /* somebody else looks */
+    cuda(MP_EVENT_ALLOC, 0, 0x2000, 200); /* so is this */
+    snapshot(me);                         /* device 0 */
+    cuda(MP_EVENT_ALLOC, 0, 0x3000, 1);   /* after it */
     cuda(MP_EVENT_FREE_REQUESTED, 0, 0x1000, 0);
-    cuda(MP_EVENT_ALLOC, 1, 0x1000, 1000);    /* in device 1's snapshot */
-    snapshot(me);                             /* device 1 */
+    cuda(MP_EVENT_ALLOC, 1, 0x1000, 1000); /* in device 1's snapshot */
+    snapshot(me);                          /* device 1 */
     cuda(MP_EVENT_FREE_REQUESTED, 1, 0x1000, 0);
     cuda(MP_EVENT_FREE_COMPLETED, 1, 0x1000, 0);
     cuda(MP_EVENT_ALLOC, 1, 0x5000, 5);
@@ -683,7 +685,9 @@ test_session_stopped_while_it_waits_for_seeds(void)
     mp_session_free(inner);
 }
 
-/* ---- scopes ----------------------------------------------------------------------------- */
+/* ---- scopes
+ * -----------------------------------------------------------------------------
+ */
 
 static void
 test_session_scopes_see_all_that_was_written(void)
@@ -707,7 +711,8 @@ test_session_scopes_see_all_that_was_written(void)
     mp_session_free(session);
 }
 
-/* ---- again and again ---------------------------------------------------------------------- */
+/* ---- again and again
+ * ---------------------------------------------------------------------- */
 
 static void
 test_session_thousand_starts_hold_no_memory(void)
@@ -746,14 +751,14 @@ run_session(bool seeding)
     size_t count;
     const mp_event_t block = seed(MP_EVENT_SEED_BLOCK, 0, 0x1000, 10);
     mp_hook_set_shim(fake_shim());
-    status = mp_session_start(session, seeding, &took_over, error,
-                              sizeof(error));
+    status =
+        mp_session_start(session, seeding, &took_over, error, sizeof(error));
     if (status == MP_OK && seeding) {
         status = mp_session_seed(session, &block, 1);
     }
     if (status == MP_OK) {
-        status = mp_session_window_begin(
-            session, mp_test_path("run.memprof"), &saved_errno);
+        status = mp_session_window_begin(session, mp_test_path("run.memprof"),
+                                         &saved_errno);
     }
     if (status == MP_OK) {
         status = mp_session_window_copy(session, &copy);
@@ -765,13 +770,12 @@ run_session(bool seeding)
     }
     if (status == MP_OK) {
         MP_CHECK(mp_session_stop(session) == MP_OK);
-        status = mp_session_start(session, false, &took_over, error,
-                                  sizeof(error));
+        status =
+            mp_session_start(session, false, &took_over, error, sizeof(error));
     }
-    if (status == MP_OK && (window.stream_errno != 0
-                            || status_of(session).defects.unapplied_events
-                                   + window.dropped
-                                   > 0)) {
+    if (status == MP_OK &&
+        (window.stream_errno != 0 ||
+         status_of(session).defects.unapplied_events + window.dropped > 0)) {
         status = MP_ERR_NOMEM; /* said in another way */
     }
     mp_free(rows);
@@ -803,7 +807,9 @@ test_session_without_memory_says_so(void)
     }
 }
 
-/* ---- fork ------------------------------------------------------------------------------------ */
+/* ---- fork
+ * ------------------------------------------------------------------------------------
+ */
 
 static void
 be_a_child(mp_session_t *session)
@@ -818,9 +824,9 @@ be_a_child(mp_session_t *session)
     MP_CHECK_EQ(mp_session_step(session, 9), MP_ERR_STATE);
     MP_CHECK_EQ(mp_session_window_end(session, &window), MP_ERR_STATE);
     MP_CHECK_EQ(mp_session_stop(session), MP_ERR_STATE);
-    MP_CHECK_EQ(mp_session_start(session, false, &took_over, error,
-                                 sizeof(error)),
-                MP_ERR_STATE);
+    MP_CHECK_EQ(
+        mp_session_start(session, false, &took_over, error, sizeof(error)),
+        MP_ERR_STATE);
 #ifdef __SANITIZE_THREAD__ /* knows no threads after a fork */
     _exit(0);
 #endif
@@ -879,13 +885,12 @@ test_session_child_of_a_fork_is_harmless(void)
     mp_window_t window = window_end(session);
     check_window(&window, mp_session_id(session));
     int saved_errno;
-    MP_CHECK(mp_recording_writer_close(window.writer, "", 0, 0, &saved_errno)
-             == MP_OK);
+    MP_CHECK(mp_recording_writer_close(window.writer, "", 0, 0,
+                                       &saved_errno) == MP_OK);
     window.writer = NULL;
     mp_recording_data_t data;
     MP_CHECK(mp_recording_read(path, &data, &saved_errno, error,
-                               sizeof(error))
-             == MP_OK);
+                               sizeof(error)) == MP_OK);
     MP_CHECK(data.finished);
     MP_CHECK_EQ(data.count, window.count);
     mp_recording_data_clear(&data);
@@ -893,9 +898,14 @@ test_session_child_of_a_fork_is_harmless(void)
     mp_session_free(session);
 }
 
-/* ---- many threads ------------------------------------------------------------------------------ */
+/* ---- many threads
+ * ------------------------------------------------------------------------------
+ */
 
-enum { THREADS = 4, ROUNDS = 3000 };
+enum {
+    THREADS = 4,
+    ROUNDS = 3000
+};
 
 static void *
 work(void *argument)
@@ -951,8 +961,8 @@ test_session_threads_at_once_lose_nothing(void)
     working = true;
     MP_CHECK(pthread_create(&other, NULL, come_and_go, NULL) == 0);
     for (uintptr_t i = 0; i < THREADS; i++) {
-        MP_CHECK(pthread_create(&threads[i], NULL, work, (void *)(i + 1))
-                 == 0);
+        MP_CHECK(pthread_create(&threads[i], NULL, work, (void *)(i + 1)) ==
+                 0);
     }
     for (int32_t i = 0; i < 200; i++) {
         step(session, i);
@@ -968,7 +978,9 @@ test_session_threads_at_once_lose_nothing(void)
     }
     __atomic_store_n(&working, false, __ATOMIC_RELAXED);
     MP_CHECK(pthread_join(other, NULL) == 0);
-    enum { ALL = THREADS * ROUNDS };
+    enum {
+        ALL = THREADS * ROUNDS
+    };
     MP_CHECK_EQ(requested(session, CPU), ALL / 2 * 3);
     MP_CHECK_EQ(requested(session, 0), ALL / 2 * 5);
     mp_session_status_t status = status_of(session);
@@ -981,7 +993,8 @@ test_session_threads_at_once_lose_nothing(void)
     MP_CHECK_EQ(count_kind(&window, MP_EVENT_FREE_COMPLETED), ALL);
     MP_CHECK_EQ(count_kind(&window, MP_EVENT_OP_BEGIN), ALL);
     MP_CHECK_EQ(count_kind(&window, MP_EVENT_REGION_END), ALL);
-    MP_CHECK_EQ(count_kind(&window, MP_EVENT_STEP), 201); /* one of the state */
+    MP_CHECK_EQ(count_kind(&window, MP_EVENT_STEP),
+                201); /* one of the state */
     check_window(&window, mp_session_id(session));
     mp_window_clear(&window);
     stop(session);
@@ -1019,27 +1032,28 @@ test_session_starts_and_stops_on_many_threads(void)
     MP_CHECK_EQ(fake_ops_installed, 0);
 }
 
-MP_TEST_SUITE(session, MP_TEST(test_session_switches_hooks_on_and_off),
-              MP_TEST(test_session_refuses_what_is_not_possible_now),
-              MP_TEST(test_session_source_that_cannot_be_installed),
-              MP_TEST(test_session_started_again_begins_anew),
-              MP_TEST(test_session_inner_one_takes_over_the_state),
-              MP_TEST(test_session_steps_of_two_are_kept_apart),
-              MP_TEST(test_session_takes_over_only_what_it_wants),
-              MP_TEST(test_session_window_begins_with_the_state),
-              MP_TEST(test_session_window_may_be_copied_while_open),
-              MP_TEST(test_session_full_window_is_a_whole_prefix),
-              MP_TEST(test_session_counts_what_the_log_dropped),
-              MP_TEST(test_session_streams_a_window_to_a_file),
-              MP_TEST(test_session_full_disk_ends_the_stream_not_the_recording),
-              MP_TEST(test_session_path_that_cannot_be_written),
-              MP_TEST(test_session_freed_with_an_open_window),
-              MP_TEST(test_session_seeds_are_put_where_each_device_was_cut),
-              MP_TEST(test_session_without_a_cut_believes_the_seeds),
-              MP_TEST(test_session_stopped_while_it_waits_for_seeds),
-              MP_TEST(test_session_scopes_see_all_that_was_written),
-              MP_TEST(test_session_thousand_starts_hold_no_memory),
-              MP_TEST(test_session_without_memory_says_so),
-              MP_TEST(test_session_child_of_a_fork_is_harmless),
-              MP_TEST(test_session_threads_at_once_lose_nothing),
-              MP_TEST(test_session_starts_and_stops_on_many_threads))
+MP_TEST_SUITE(
+    session, MP_TEST(test_session_switches_hooks_on_and_off),
+    MP_TEST(test_session_refuses_what_is_not_possible_now),
+    MP_TEST(test_session_source_that_cannot_be_installed),
+    MP_TEST(test_session_started_again_begins_anew),
+    MP_TEST(test_session_inner_one_takes_over_the_state),
+    MP_TEST(test_session_steps_of_two_are_kept_apart),
+    MP_TEST(test_session_takes_over_only_what_it_wants),
+    MP_TEST(test_session_window_begins_with_the_state),
+    MP_TEST(test_session_window_may_be_copied_while_open),
+    MP_TEST(test_session_full_window_is_a_whole_prefix),
+    MP_TEST(test_session_counts_what_the_log_dropped),
+    MP_TEST(test_session_streams_a_window_to_a_file),
+    MP_TEST(test_session_full_disk_ends_the_stream_not_the_recording),
+    MP_TEST(test_session_path_that_cannot_be_written),
+    MP_TEST(test_session_freed_with_an_open_window),
+    MP_TEST(test_session_seeds_are_put_where_each_device_was_cut),
+    MP_TEST(test_session_without_a_cut_believes_the_seeds),
+    MP_TEST(test_session_stopped_while_it_waits_for_seeds),
+    MP_TEST(test_session_scopes_see_all_that_was_written),
+    MP_TEST(test_session_thousand_starts_hold_no_memory),
+    MP_TEST(test_session_without_memory_says_so),
+    MP_TEST(test_session_child_of_a_fork_is_harmless),
+    MP_TEST(test_session_threads_at_once_lose_nothing),
+    MP_TEST(test_session_starts_and_stops_on_many_threads))

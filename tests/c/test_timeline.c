@@ -5,7 +5,10 @@
 
 #include <stdlib.h>
 
-enum { MAX_EVENTS = 600, CPU = MP_DEVICE_CPU };
+enum {
+    MAX_EVENTS = 600,
+    CPU = MP_DEVICE_CPU
+};
 
 static mp_event_t events[MAX_EVENTS];
 static size_t event_count;
@@ -45,8 +48,7 @@ build(int16_t device, mp_timeline_kind_t kind)
         rows[i].category = (uint8_t)(rows[i].address / 16 % 9);
     }
     MP_CHECK(mp_timeline_build(events, event_count, rows, count, device, kind,
-                               &timeline)
-             == MP_OK);
+                               &timeline) == MP_OK);
     return timeline;
 }
 
@@ -182,9 +184,8 @@ reserved_after(int16_t device, int64_t last)
         reserved += seed || event->kind == MP_EVENT_SEGMENT_ALLOC
                         ? (int64_t)event->size
                         : 0;
-        reserved -= event->kind == MP_EVENT_SEGMENT_FREE
-                        ? (int64_t)event->size
-                        : 0;
+        reserved -=
+            event->kind == MP_EVENT_SEGMENT_FREE ? (int64_t)event->size : 0;
     }
     return reserved;
 }
@@ -210,8 +211,7 @@ check_device(int16_t device)
                     device == CPU ? active : reserved_after(device, event));
         int64_t sum = 0;
         for (size_t c = 0; c < MP_CATEGORY_COUNT; c++) {
-            MP_CHECK_EQ(parts.bytes[k * MP_CATEGORY_COUNT + c],
-                        categories[c]);
+            MP_CHECK_EQ(parts.bytes[k * MP_CATEGORY_COUNT + c], categories[c]);
             sum += categories[c];
         }
         MP_CHECK_EQ(sum, requested);
@@ -271,9 +271,9 @@ test_timeline_without_memory_builds_nothing(void)
     for (long n = 1; n < 10; n++) {
         mp_timeline_t timeline;
         mp_mem_fail_after(n);
-        mp_status_t status
-            = mp_timeline_build(events, event_count, rows, count, 0,
-                                MP_TIMELINE_TOTALS, &timeline);
+        mp_status_t status =
+            mp_timeline_build(events, event_count, rows, count, 0,
+                              MP_TIMELINE_TOTALS, &timeline);
         mp_mem_fail_after(0);
         MP_CHECK_EQ(status, n <= 5 ? MP_ERR_NOMEM : MP_OK);
         if (status == MP_OK) {

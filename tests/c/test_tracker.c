@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SESSION = 42, CPU = MP_DEVICE_CPU };
+enum {
+    SESSION = 42,
+    CPU = MP_DEVICE_CPU
+};
 #define NONE MP_NO_INDEX
 #define NO_SEQUENCE UINT64_MAX
 
@@ -114,7 +117,8 @@ check_stat(mp_stat_t stat, int64_t current, int64_t peak, int64_t total)
     MP_CHECK_EQ(stat.total, total);
 }
 
-/* ---- lives ---------------------------------------------------------------- */
+/* ---- lives ----------------------------------------------------------------
+ */
 
 static void
 test_tracker_block_lives_from_alloc_to_free(void)
@@ -322,7 +326,8 @@ test_tracker_any_size_is_survived(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- seeds ------------------------------------------------------------------ */
+/* ---- seeds
+ * ------------------------------------------------------------------ */
 
 static void
 test_tracker_seeds_are_older_than_the_recording(void)
@@ -379,9 +384,9 @@ test_tracker_pending_seed_is_active_only(void)
 static void
 test_tracker_strongest_role_wins(void)
 {
-    static const uint8_t ranks[]
-        = {MP_ROLE_INPUT, MP_ROLE_GRADIENT, MP_ROLE_OPTIMIZER_STATE,
-           MP_ROLE_BUFFER, MP_ROLE_PARAMETER};
+    static const uint8_t ranks[] = {MP_ROLE_INPUT, MP_ROLE_GRADIENT,
+                                    MP_ROLE_OPTIMIZER_STATE, MP_ROLE_BUFFER,
+                                    MP_ROLE_PARAMETER};
     for (uint32_t first = 0; first < 5; first++) {
         for (uint32_t second = 0; second < 5; second++) {
             mp_tracker_t *tracker = new_tracker(true);
@@ -395,8 +400,8 @@ test_tracker_strongest_role_wins(void)
             uint32_t best = first > second ? first : second;
             MP_CHECK_EQ(row(tracker, 0)->role, ranks[best]);
             MP_CHECK_EQ(row(tracker, 0)->owner, best);
-            say(tracker, MP_EVENT_ROLE, 0, 0x5000, 1); /* not known */
-            say(tracker, MP_EVENT_ROLE, 3, 0x1000, 1); /* no such device */
+            say(tracker, MP_EVENT_ROLE, 0, 0x5000, 1);  /* not known */
+            say(tracker, MP_EVENT_ROLE, 3, 0x1000, 1);  /* no such device */
             say(tracker, MP_EVENT_ROLE, 0, 0x1000, 77); /* no such role */
             MP_CHECK_EQ(row(tracker, 0)->role, ranks[best]);
             mp_tracker_free(tracker);
@@ -404,7 +409,8 @@ test_tracker_strongest_role_wins(void)
     }
 }
 
-/* ---- segments ----------------------------------------------------------------- */
+/* ---- segments
+ * ----------------------------------------------------------------- */
 
 static void
 test_tracker_segments_are_reserved(void)
@@ -443,7 +449,8 @@ test_tracker_segment_over_another_replaces_it(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- ops, regions, modules ------------------------------------------------------ */
+/* ---- ops, regions, modules
+ * ------------------------------------------------------ */
 
 static void
 op(mp_tracker_t *tracker, uint32_t name, uint64_t sequence)
@@ -616,7 +623,8 @@ test_tracker_threads_without_end_stay_bounded(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- steps and windows ------------------------------------------------------------ */
+/* ---- steps and windows
+ * ------------------------------------------------------------ */
 
 static void
 test_tracker_step_has_a_row_per_device(void)
@@ -688,7 +696,8 @@ test_tracker_window_marks_its_steps(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- scopes ------------------------------------------------------------------------- */
+/* ---- scopes
+ * ------------------------------------------------------------------------- */
 
 static int64_t
 scope_peak(const mp_tracker_t *tracker, mp_scope_t scope)
@@ -763,7 +772,8 @@ test_tracker_has_64_scopes(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- memory and budgets ---------------------------------------------------------------- */
+/* ---- memory and budgets
+ * ---------------------------------------------------------------- */
 
 static void
 test_tracker_that_only_follows_stays_bounded(void)
@@ -799,16 +809,16 @@ test_tracker_that_only_follows_stays_bounded(void)
 static void
 test_tracker_without_budget_says_full_and_goes_on(void)
 {
-    mp_tracker_options_t options
-        = {.session_id = SESSION,
-           .keep_dead = true,
-           .allocation_budget_bytes = 10 * sizeof(mp_allocation_t)};
+    mp_tracker_options_t options = {.session_id = SESSION,
+                                    .keep_dead = true,
+                                    .allocation_budget_bytes =
+                                        10 * sizeof(mp_allocation_t)};
     mp_tracker_t *tracker;
     MP_CHECK(mp_tracker_new(&options, &tracker) == MP_OK);
     for (uint64_t i = 0; i < 15; i++) {
         mp_event_t event = make(MP_EVENT_ALLOC, 0, i * 64, 8);
-        MP_CHECK(mp_tracker_apply(tracker, &event)
-                 == (i < 10 ? MP_OK : MP_ERR_FULL));
+        MP_CHECK(mp_tracker_apply(tracker, &event) ==
+                 (i < 10 ? MP_OK : MP_ERR_FULL));
     }
     MP_CHECK_EQ(defects_of(tracker).unapplied_events, 5);
     MP_CHECK_EQ(stats_of(tracker, 0).requested_bytes.current, 80);
@@ -817,9 +827,12 @@ test_tracker_without_budget_says_full_and_goes_on(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- the state as events --------------------------------------------------------------- */
+/* ---- the state as events
+ * --------------------------------------------------------------- */
 
-enum { MAX_EMITTED = 4096 };
+enum {
+    MAX_EMITTED = 4096
+};
 
 typedef struct {
     mp_event_t events[MAX_EMITTED];
@@ -860,8 +873,7 @@ copy_of(const mp_tracker_t *tracker)
     MP_CHECK_EQ(second.count, first.count);
     for (size_t i = 0; i < first.count; i++) {
         MP_CHECK(memcmp(&first.events[i], &second.events[i],
-                        sizeof(mp_event_t))
-                 == 0);
+                        sizeof(mp_event_t)) == 0);
     }
     MP_CHECK_EQ(mp_tracker_step(copy), mp_tracker_step(tracker));
     int16_t devices[64];
@@ -890,8 +902,8 @@ test_tracker_state_feeds_another_tracker(void)
     region(tracker, MP_EVENT_REGION_BEGIN, 22);
     node(tracker, 6, 77);
     for (uint64_t i = 0; i < 20; i++) {
-        mp_event_t event
-            = make(MP_EVENT_ALLOC, i % 3 == 0 ? CPU : 0, 0x10000 + i, i);
+        mp_event_t event =
+            make(MP_EVENT_ALLOC, i % 3 == 0 ? CPU : 0, 0x10000 + i, i);
         event.thread = 1 + (uint32_t)i % 2;
         event.op = 3;
         event.flags = MP_FLAG_IN_OP | MP_FLAG_GRAD_MODE;
@@ -931,16 +943,23 @@ test_tracker_state_stops_when_told(void)
     write_state(tracker, &first);
     for (size_t limit = 0; limit < first.count; limit++) {
         second = (emitted_t){.limit = limit};
-        MP_CHECK(mp_tracker_write_state(tracker, keep, &second)
-                 == MP_ERR_FULL);
+        MP_CHECK(mp_tracker_write_state(tracker, keep, &second) ==
+                 MP_ERR_FULL);
         MP_CHECK_EQ(second.count, limit);
     }
     mp_tracker_free(tracker);
 }
 
-/* ---- random streams against a naive model ------------------------------------------------ */
+/* ---- random streams against a naive model
+ * ------------------------------------------------ */
 
-enum { BLOCKS = 4000, ADDRS = 40, DEVICES = 3, THREADS = 3, DEEP = 12 };
+enum {
+    BLOCKS = 4000,
+    ADDRS = 40,
+    DEVICES = 3,
+    THREADS = 3,
+    DEEP = 12
+};
 
 typedef struct {
     uint64_t addr, size;
@@ -979,8 +998,8 @@ model_sum(const model_t *model, int16_t device, bool active)
     int64_t sum = 0;
     for (size_t i = 0; i < model->count; i++) {
         const model_block_t *block = &model->blocks[i];
-        if (block->device == device
-            && (block->state == 1 || (active && block->state == 2))) {
+        if (block->device == device &&
+            (block->state == 1 || (active && block->state == 2))) {
             sum += (int64_t)block->size;
         }
     }
@@ -992,8 +1011,8 @@ model_find(model_t *model, int16_t device, uint64_t addr)
 {
     for (size_t i = model->count; i-- > 0;) {
         model_block_t *block = &model->blocks[i];
-        if (block->state != 0 && block->device == device
-            && block->addr == addr) {
+        if (block->state != 0 && block->device == device &&
+            block->addr == addr) {
             return block;
         }
     }
@@ -1217,8 +1236,8 @@ test_tracker_agrees_with_a_naive_model(void)
         for (size_t i = 0; i < row_count(follower); i++) {
             const mp_allocation_t *life = row(follower, i);
             if (life->id >= 0) {
-                model_block_t *block
-                    = model_find(&model, life->device, life->address);
+                model_block_t *block =
+                    model_find(&model, life->device, life->address);
                 MP_CHECK(block != NULL);
                 check_row(life, block);
                 left++;
@@ -1235,17 +1254,17 @@ test_tracker_agrees_with_a_naive_model(void)
     }
 }
 
-/* ---- without memory -------------------------------------------------------------------- */
+/* ---- without memory
+ * -------------------------------------------------------------------- */
 
 /* Every kind of event that may need memory; MP_OK: all were applied. */
 static mp_status_t
 feed_everything(mp_tracker_t *tracker)
 {
-    static const uint8_t kinds[]
-        = {MP_EVENT_ALLOC,        MP_EVENT_SEED_BLOCK,
-           MP_EVENT_OP_BEGIN,     MP_EVENT_REGION_BEGIN,
-           MP_EVENT_MODULE_BEGIN, MP_EVENT_SEGMENT_ALLOC,
-           MP_EVENT_SEGMENT_UNMAP};
+    static const uint8_t kinds[] = {
+        MP_EVENT_ALLOC,        MP_EVENT_SEED_BLOCK,   MP_EVENT_OP_BEGIN,
+        MP_EVENT_REGION_BEGIN, MP_EVENT_MODULE_BEGIN, MP_EVENT_SEGMENT_ALLOC,
+        MP_EVENT_SEGMENT_UNMAP};
     mp_status_t worst = MP_OK;
     for (uint64_t i = 0; i < 2000; i++) {
         for (size_t k = 0; k < MP_ARRAY_LENGTH(kinds); k++) {
@@ -1273,8 +1292,7 @@ test_tracker_without_memory_counts_what_it_could_not_apply(void)
         if (status == MP_OK) {
             status = feed_everything(tracker);
             mp_mem_fail_after(0);
-            MP_CHECK_EQ(defects_of(tracker).unapplied_events,
-                        status != MP_OK);
+            MP_CHECK_EQ(defects_of(tracker).unapplied_events, status != MP_OK);
             mp_status_t said = status;
             int64_t live = 0;
             for (size_t i = 0; i < row_count(tracker); i++) {
@@ -1313,14 +1331,19 @@ test_tracker_writes_its_state_without_memory(void)
     mp_tracker_free(tracker);
 }
 
-/* ---- cost -------------------------------------------------------------------------------- */
+/* ---- cost
+ * --------------------------------------------------------------------------------
+ */
 
 /* Not a timed test: what one event costs is printed. */
 static void
 test_tracker_cost_of_an_event(void)
 {
     mp_tracker_t *tracker = new_tracker(false);
-    enum { LIVE = 1000, EVENTS = 2000000 };
+    enum {
+        LIVE = 1000,
+        EVENTS = 2000000
+    };
     mp_event_t event = make(MP_EVENT_ALLOC, 0, 0, 512);
     struct timespec from, to;
     (void)clock_gettime(CLOCK_MONOTONIC, &from);
@@ -1333,8 +1356,8 @@ test_tracker_cost_of_an_event(void)
         (void)mp_tracker_apply(tracker, &event);
     }
     (void)clock_gettime(CLOCK_MONOTONIC, &to);
-    double ns = (double)(to.tv_sec - from.tv_sec) * 1e9
-                + (double)(to.tv_nsec - from.tv_nsec);
+    double ns = (double)(to.tv_sec - from.tv_sec) * 1e9 +
+                (double)(to.tv_nsec - from.tv_nsec);
     printf("       tracker: %.1f ns an event\n", ns / EVENTS);
     MP_CHECK_EQ(stats_of(tracker, 0).allocated_blocks.current, LIVE);
     mp_tracker_free(tracker);
