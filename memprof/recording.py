@@ -243,8 +243,11 @@ class Recording:
         np.minimum.at(rows["begin_event"], group, raw["begin_event"])
         np.maximum.at(rows["end_event"], group, ends)
         rows.sort(order="begin_event")
-        if len(rows) and not self._has_work(*rows[["begin_event", "end_event"]][-1]):
-            rows = rows[:-1]  # the mark that closed the last step opened another
+        # Without a schedule the mark that closed the last step opened another.
+        scheduled = self.info.get("schedule") is not None
+        if len(rows) and not scheduled:
+            if not self._has_work(*rows[["begin_event", "end_event"]][-1]):
+                rows = rows[:-1]
         clock = self._times()
         rows["start_ns"] = clock[rows["begin_event"]]
         rows["end_ns"] = clock[np.minimum(rows["end_event"], last)]
