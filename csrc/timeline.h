@@ -24,9 +24,9 @@ typedef enum {
 /* The first sample is the state at the start: event -1, the time of the
  * first event.  EVENTS are only needed for the segments (TOTALS). */
 mp_status_t mp_timeline_build(const mp_event_t *events, size_t event_count,
-                              const mp_allocation_t *allocations,
-                              size_t allocation_count, int16_t device,
-                              mp_timeline_kind_t kind, mp_timeline_t *out);
+                              const mp_allocation_t *rows, size_t row_count,
+                              int16_t device, mp_timeline_kind_t kind,
+                              mp_timeline_t *out);
 void mp_timeline_clear(mp_timeline_t *timeline); /* frees the arrays */
 
 #endif

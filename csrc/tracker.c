@@ -324,9 +324,9 @@ thread_place(const mp_tracker_t *tracker)
 static thread_t *
 thread_of(mp_tracker_t *tracker, uint32_t id)
 {
-    thread_t *thread = thread_find(tracker, id);
-    if (MP_LIKELY(thread != NULL)) {
-        return thread;
+    uint32_t index = mp_table_get(tracker->thread_index, id);
+    if (MP_LIKELY(index != MP_NO_INDEX)) {
+        return &tracker->threads[index];
     }
     uint32_t previous, place = thread_place(tracker);
     if (!grow((void **)&tracker->threads, &tracker->thread_capacity, place,
@@ -334,7 +334,7 @@ thread_of(mp_tracker_t *tracker, uint32_t id)
         mp_table_put(tracker->thread_index, id, place, &previous) != MP_OK) {
         return NULL;
     }
-    thread = &tracker->threads[place];
+    thread_t *thread = &tracker->threads[place];
     if (place == tracker->thread_count) {
         memset(thread, 0, sizeof(*thread));
         tracker->thread_count++;
@@ -938,14 +938,14 @@ mp_tracker_devices(const mp_tracker_t *tracker, int16_t *devices,
 }
 
 bool
-mp_tracker_stats(const mp_tracker_t *tracker, int16_t id,
+mp_tracker_stats(const mp_tracker_t *tracker, int16_t device,
                  mp_device_stats_t *stats)
 {
-    const device_t *device = device_find(tracker, id);
-    if (device == NULL) {
+    const device_t *found = device_find(tracker, device);
+    if (found == NULL) {
         return false;
     }
-    *stats = device->stats;
+    *stats = found->stats;
     return true;
 }
 
@@ -1146,19 +1146,19 @@ mp_tracker_scope_open(mp_tracker_t *tracker, mp_scope_t *scope)
 
 mp_status_t
 mp_tracker_scope_peak(const mp_tracker_t *tracker, mp_scope_t scope,
-                      int16_t id, mp_device_stats_t *stats)
+                      int16_t device, mp_device_stats_t *stats)
 {
-    const device_t *device = device_find(tracker, id);
+    const device_t *found = device_find(tracker, device);
     if (scope >= MAX_SCOPES ||
         (tracker->open_scopes & ((uint64_t)1 << scope)) == 0 ||
-        device == NULL) {
+        found == NULL) {
         return MP_ERR_ARG;
     }
-    const mp_device_stats_t *begin = &device->scopes[scope];
+    const mp_device_stats_t *begin = &found->scopes[scope];
 #define X(name, text)                                                         \
-    stats->name.current = device->stats.name.current;                         \
+    stats->name.current = found->stats.name.current;                          \
     stats->name.peak = begin->name.peak;                                      \
-    stats->name.total = device->stats.name.total - begin->name.total;
+    stats->name.total = found->stats.name.total - begin->name.total;
     MP_STAT_LIST(X)
 #undef X
     return MP_OK;
