@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any, NamedTuple
 
+
 class Found(NamedTuple):
     """Strong references: drop them soon."""
 
