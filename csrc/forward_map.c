@@ -7,6 +7,7 @@
 
 #define OP_SLOTS (1u << 17) /* a power of two */
 #define MAX_SPANS (1u << 16)
+#define MAX_GAP 64 /* how far a neighbour may be */
 #define MAX_THREADS 1024
 
 typedef struct {
@@ -226,6 +227,21 @@ module_of(const mp_forward_map_t *map, uint64_t thread, uint64_t sequence)
     return MP_NO_INDEX;
 }
 
+/* The nearest logged op of THREAD from SEQUENCE on in DIRECTION. */
+static const op_slot_t *
+neighbour(const mp_forward_map_t *map, uint64_t thread, uint64_t sequence,
+          int direction)
+{
+    for (uint64_t i = 1; i <= MAX_GAP; i++) {
+        uint64_t number = direction < 0 ? sequence - i : sequence + i;
+        const op_slot_t *slot = slot_of(map, thread, number);
+        if (slot->sequence_plus_1 == number + 1 && slot->thread == thread) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
 void
 mp_forward_map_find(const mp_forward_map_t *map, uint64_t thread,
                     uint64_t sequence, mp_forward_t *forward)
@@ -235,8 +251,19 @@ mp_forward_map_find(const mp_forward_map_t *map, uint64_t thread,
         *forward = slot->forward;
         return;
     }
-    *forward = (mp_forward_t){MP_NO_INDEX, module_of(map, thread, sequence),
-                              MP_NO_INDEX};
+    /* The op touched no memory (a view, say).  Between two ops of one module
+     * it was that module's; else the hooked module that spanned it. */
+    const op_slot_t *before = neighbour(map, thread, sequence, -1);
+    const op_slot_t *after = neighbour(map, thread, sequence, 1);
+    uint32_t module = MP_NO_INDEX;
+    if (before != NULL && after != NULL
+        && before->forward.module == after->forward.module) {
+        module = before->forward.module;
+    }
+    if (module == MP_NO_INDEX) {
+        module = module_of(map, thread, sequence);
+    }
+    *forward = (mp_forward_t){MP_NO_INDEX, module, MP_NO_INDEX};
 }
 
 size_t

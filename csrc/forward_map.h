@@ -1,8 +1,9 @@
 /* forward_map.h - which forward op and module made a backward node.
  *
  * A node of the autograd graph carries the sequence number and the logical
- * thread of the op that made it.  Two sources answer: the forward op that
- * was logged with that number (it touched memory), else the module whose
+ * thread of the op that made it.  Three sources answer: the forward op that
+ * was logged with that number (it touched memory); else the module of its
+ * logged neighbours, if both have the same; else the hooked module whose
  * forward spanned the number.  Bounded: old answers make room for new ones,
  * so a node older than the last 131 072 logged ops of its thread may find
  * only its module, or nothing, and so may one of a thread that 1024 others

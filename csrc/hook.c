@@ -67,6 +67,9 @@ typedef struct {
 
 static mp_log_t *the_log;
 static mp_intern_t *the_intern;
+static mp_names_t *the_module_names;
+/* Modules met on a stack that Python's side should hear of. */
+static atomic_uint_fast64_t the_unnamed, the_unhooked;
 static _Atomic(const mp_shim_api_t *) the_shim; /* read by mp_hook_shim */
 static atomic_uint the_wanted;
 static _Atomic(void (*)(void)) the_wake;
@@ -465,6 +468,35 @@ write_ops(context_t *context, mp_event_t *event)
     event->op = counting != MP_NO_INDEX ? counting : outermost;
 }
 
+static inline void
+remember(atomic_uint_fast64_t *slot, uint64_t addr)
+{
+    /* Seldom another one: no write that other threads would wait for. */
+    if (addr != 0 &&
+        atomic_load_explicit(slot, memory_order_relaxed) != addr) {
+        atomic_store_explicit(slot, addr, memory_order_relaxed);
+    }
+}
+
+/* The stack says that a module's forward runs here. */
+static void
+place_in_module(context_t *context, mp_event_t *event,
+                const mp_pystack_t *python)
+{
+    event->module = python->module;
+    event->flags |= MP_FLAG_IN_MODULE;
+    if (event->phase == MP_PHASE_OTHER) {
+        event->phase = MP_PHASE_FORWARD;
+    }
+    else if (event->phase == MP_PHASE_BACKWARD) {
+        event->flags |= MP_FLAG_RECOMPUTE;
+    }
+    remember(&the_unnamed, python->unnamed);
+    if (context->module_depth == 0) {
+        remember(&the_unhooked, python->root);
+    }
+}
+
 static void
 write_alloc(context_t *context, mp_event_t *event)
 {
@@ -472,8 +504,17 @@ write_alloc(context_t *context, mp_event_t *event)
     if (shim != NULL && shim->grad_mode()) {
         event->flags |= MP_FLAG_GRAD_MODE;
     }
-    if (wanted(MP_HOOK_STACKS) && context->stack_cache != NULL) {
-        event->stack = mp_pystack_current(context->stack_cache, the_intern);
+    uint32_t look = mp_hook_wanted() & (MP_HOOK_STACKS | MP_HOOK_MODULES);
+    if (look != 0 && context->stack_cache != NULL) {
+        mp_pystack_t python;
+        mp_pystack_current(context->stack_cache, the_intern, the_module_names,
+                           &python);
+        if (look & MP_HOOK_STACKS) {
+            event->stack = python.stack;
+        }
+        if ((look & MP_HOOK_MODULES) && python.module != MP_NO_INDEX) {
+            place_in_module(context, event, &python);
+        }
     }
     if (context->op_depth > 0) {
         write_ops(context, event);
@@ -888,7 +929,17 @@ mp_hook_stack(void)
     if (context == NULL || context->stack_cache == NULL) {
         return MP_NO_INDEX;
     }
-    return mp_pystack_current(context->stack_cache, the_intern);
+    mp_pystack_t python;
+    mp_pystack_current(context->stack_cache, the_intern, the_module_names,
+                       &python);
+    return python.stack;
+}
+
+void
+mp_hook_take_strangers(uint64_t *unnamed, uint64_t *unhooked)
+{
+    *unnamed = atomic_exchange(&the_unnamed, 0);
+    *unhooked = atomic_exchange(&the_unhooked, 0);
 }
 
 /* ---- once, switches
@@ -900,6 +951,10 @@ mp_hook_init(void)
     mp_status_t status = MP_OK;
     if (the_intern == NULL) {
         status = mp_intern_new(&the_intern);
+    }
+    if (status == MP_OK && the_module_names == NULL) {
+        the_module_names = mp_names_new();
+        status = the_module_names == NULL ? MP_ERR_NOMEM : MP_OK;
     }
     if (status == MP_OK && the_log == NULL) {
         status = mp_log_new(DEFAULT_LOG_BYTES, &the_log);
@@ -917,6 +972,12 @@ mp_intern_t *
 mp_hook_intern(void)
 {
     return the_intern;
+}
+
+mp_names_t *
+mp_hook_module_names(void)
+{
+    return the_module_names;
 }
 
 const mp_core_api_t *

@@ -13,6 +13,7 @@
 
 #include "intern.h"
 #include "log.h"
+#include "names.h"
 #include "shim_api.h"
 
 /* ---- once ----------------------------------------------------------------
@@ -24,6 +25,7 @@ mp_status_t mp_hook_init(void);
 
 mp_log_t *mp_hook_log(void);
 mp_intern_t *mp_hook_intern(void);
+mp_names_t *mp_hook_module_names(void); /* filled by Python's side */
 
 /* The table that the shim gets. */
 const mp_core_api_t *mp_hook_core_api(void);
@@ -40,6 +42,7 @@ const mp_shim_api_t *mp_hook_shim(void);
 #define MP_HOOK_OPS 0x04u
 #define MP_HOOK_STACKS 0x08u
 #define MP_HOOK_SESSION 0x10u /* somebody records at all */
+#define MP_HOOK_MODULES 0x20u /* modules are found on the Python stack */
 
 /* What the running sessions want, all together; 0: nobody records. */
 void mp_hook_set_wanted(uint32_t flags);
@@ -78,5 +81,10 @@ bool mp_hook_feed(const mp_event_t *events, size_t count);
 
 /* The Python stack of this thread, interned; MP_NO_INDEX: none. */
 uint32_t mp_hook_stack(void);
+
+/* Addresses of a module without a name, and of an outermost one that told of
+ * its forward by no hook, met on a stack since the last call; 0: none.  They
+ * may be dead by now. */
+void mp_hook_take_strangers(uint64_t *unnamed, uint64_t *unhooked);
 
 #endif

@@ -443,6 +443,15 @@ bench_hook(PyObject *self, PyObject *args)
 }
 
 static PyObject *
+take_strangers(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    uint64_t unnamed, unhooked;
+    mp_hook_take_strangers(&unnamed, &unhooked);
+    return Py_BuildValue("(KK)", (unsigned long long)unnamed,
+                         (unsigned long long)unhooked);
+}
+
+static PyObject *
 now_ns(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     return PyLong_FromLongLong(mp_clock_now());
@@ -470,6 +479,7 @@ static PyMethodDef core_methods[] = {
     {"current_stack", current_stack, METH_NOARGS, NULL},
     {"bench_stack", bench_stack, METH_O, NULL},
     {"bench_hook", bench_hook, METH_VARARGS, NULL},
+    {"take_strangers", take_strangers, METH_NOARGS, NULL},
     {"now_ns", now_ns, METH_NOARGS, NULL},
     {"own_bytes", own_bytes, METH_NOARGS, NULL},
     {0},

@@ -1,25 +1,31 @@
 /* pyhooks.c - C callables that torch calls as hooks, and what they know.
  *
- * Global module hooks, optimizer step hooks and post-accumulate-grad hooks
- * run for every module, step and parameter, so they are C functions.  They
- * return None and never raise into the training code.
+ * Hooks on root modules, on optimizers' steps and on the gradients of
+ * parameters run often, so they are C functions.  They return None and never
+ * raise into the training code.  (Modules inside a root are found on the
+ * Python stack, pystack.h: a hook on every module would cost more than all
+ * else.  Where stacks cannot be walked the same functions serve as torch's
+ * global module hooks.)
  *
- * The table of names maps the address of a module or parameter to the name
- * that is reported for it.  It keeps no reference: Python forgets an object
- * when it dies.  The GIL guards it. */
+ * Names are those of modules (hook.h) and of parameters, by address.  They
+ * keep no reference: Python's side forgets an object when it dies. */
 #include <string.h>
 
 #include "hook.h"
+#include "names.h"
+#include "pystack.h"
 #include "state.h"
-#include "table.h"
 
-static mp_table_t *the_names; /* address of an object -> string id */
+static mp_names_t *the_parameter_names; /* made at init, lives for ever */
 
 static uint32_t
 name_of(PyObject *object)
 {
-    return the_names == NULL ? MP_NO_INDEX
-                             : mp_table_get(the_names, (uintptr_t)object);
+    uint32_t name
+        = mp_names_get(mp_hook_module_names(), (uintptr_t)object);
+    return name != MP_NO_INDEX
+               ? name
+               : mp_names_get(the_parameter_names, (uintptr_t)object);
 }
 
 static uint32_t
@@ -288,22 +294,20 @@ mark_tensors(PyObject *self, PyObject *items)
 static PyObject *
 name_object(PyObject *self, PyObject *args)
 {
+    mp_module_state_t *state = mp_state_of(self);
     PyObject *object;
     const char *name;
     Py_ssize_t length;
-    uint32_t previous;
     if (!PyArg_ParseTuple(args, "Os#:name_object", &object, &name, &length)) {
         return NULL;
     }
-    uint32_t id = mp_intern_string(mp_hook_intern(), name, (size_t)length);
-    if (the_names == NULL) {
-        the_names = mp_table_new(0);
-    }
-    if (the_names == NULL || id == MP_NO_INDEX
-        || mp_table_put(the_names, (uintptr_t)object, id, &previous)
-               != MP_OK) {
-        return mp_raise(mp_state_of(self), MP_ERR_NOMEM, "naming an object",
-                        0, NULL);
+    mp_names_t *names = is_tensor(state, object) ? the_parameter_names
+                                                 : mp_hook_module_names();
+    mp_status_t status = mp_names_put(
+        names, (uintptr_t)object,
+        mp_intern_string(mp_hook_intern(), name, (size_t)length));
+    if (status != MP_OK) {
+        return mp_raise(state, MP_ERR_NOMEM, "naming an object", 0, NULL);
     }
     Py_RETURN_NONE;
 }
@@ -315,17 +319,16 @@ forget_object(PyObject *Py_UNUSED(self), PyObject *argument)
     if (addr == (unsigned long long)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (the_names != NULL) {
-        (void)mp_table_take(the_names, addr);
-    }
+    mp_names_forget(mp_hook_module_names(), addr);
+    mp_names_forget(the_parameter_names, addr);
     Py_RETURN_NONE;
 }
 
 static PyObject *
 forget_objects(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    mp_table_free(the_names);
-    the_names = NULL;
+    mp_names_clear(mp_hook_module_names());
+    mp_names_clear(the_parameter_names);
     Py_RETURN_NONE;
 }
 
@@ -354,6 +357,19 @@ set_callbacks(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+set_module_code(PyObject *self, PyObject *code)
+{
+    mp_module_state_t *state = mp_state_of(self);
+    if (code != Py_None && !PyCode_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "a code object or None is expected");
+        return NULL;
+    }
+    mp_pystack_set_module_code(code == Py_None ? NULL : code);
+    keep(&state->module_code, code);
+    Py_RETURN_NONE;
+}
+
 PyMethodDef mp_pyhooks_methods[] = {
     {"module_pre_hook", (PyCFunction)(void (*)(void))module_pre_hook,
      METH_FASTCALL, NULL},
@@ -370,18 +386,22 @@ PyMethodDef mp_pyhooks_methods[] = {
     {"forget_object", forget_object, METH_O, NULL},
     {"forget_objects", forget_objects, METH_NOARGS, NULL},
     {"set_callbacks", set_callbacks, METH_VARARGS, NULL},
+    {"set_module_code", set_module_code, METH_O, NULL},
     {0},
 };
 
 bool
 mp_pyhooks_init(mp_module_state_t *state)
 {
+    if (the_parameter_names == NULL) {
+        the_parameter_names = mp_names_new();
+    }
     state->str_untyped_storage
         = PyUnicode_InternFromString("untyped_storage");
     state->str_data_ptr = PyUnicode_InternFromString("data_ptr");
     state->str_get_device = PyUnicode_InternFromString("get_device");
     state->str_grad = PyUnicode_InternFromString("grad");
-    return state->str_untyped_storage != NULL && state->str_data_ptr != NULL
+    return the_parameter_names != NULL && state->str_untyped_storage != NULL && state->str_data_ptr != NULL
            && state->str_get_device != NULL && state->str_grad != NULL;
 }
 
@@ -391,6 +411,7 @@ mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg)
     Py_VISIT(state->tensor_type);
     Py_VISIT(state->on_root_module);
     Py_VISIT(state->on_optimizer_state);
+    Py_VISIT(state->module_code);
     return 0;
 }
 
@@ -400,6 +421,8 @@ mp_pyhooks_clear(mp_module_state_t *state)
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->on_root_module);
     Py_CLEAR(state->on_optimizer_state);
+    mp_pystack_set_module_code(NULL);
+    Py_CLEAR(state->module_code);
     Py_CLEAR(state->str_untyped_storage);
     Py_CLEAR(state->str_data_ptr);
     Py_CLEAR(state->str_get_device);

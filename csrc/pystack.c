@@ -23,16 +23,23 @@
 #include <string.h>
 
 /* One frame of a stack.  It is the same as an earlier one if all three are
- * equal: addresses of code objects are used again. */
+ * equal: addresses of code objects are used again.  So is a module's, but
+ * one that dies is forgotten, and that changes the names' generation. */
 typedef struct {
     const void *code;
     uint64_t fingerprint;
-    int32_t index;  /* in code units; 3.10: -1 before the first */
-    uint32_t stack; /* cache only */
+    const void *module; /* whose call this frame is; NULL: of none */
+    int32_t index;      /* in code units; 3.10: -1 before the first */
+    /* cache only: */
+    uint32_t stack;
+    uint32_t module_name; /* of the innermost module from here outwards */
+    uint64_t unnamed;     /* its address if it has no name of its own */
+    uint64_t root;        /* the outermost module */
 } level_t;
 
 struct mp_pystack_cache {
     uint64_t salt;  /* of the intern that the ids are from */
+    uint32_t names; /* generation of the modules' names */
     uint32_t depth; /* 0: nothing known */
     level_t levels[MP_PYSTACK_MAX_DEPTH]; /* outermost first */
 };
@@ -58,12 +65,20 @@ mp_pystack_init(const char **why)
     return false;
 }
 
-uint32_t
-mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
+void
+mp_pystack_set_module_code(const void *code)
+{
+    (void)code;
+}
+
+void
+mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
+                   const mp_names_t *names, mp_pystack_t *out)
 {
     (void)cache;
     (void)intern;
-    return MP_NO_INDEX;
+    (void)names;
+    *out = (mp_pystack_t){MP_NO_INDEX, MP_NO_INDEX, 0, 0};
 }
 
 #else
@@ -511,6 +526,7 @@ note_frame(uint32_t frame)
 /* -- the walk ------------------------------------------------------------- */
 
 static atomic_bool ready;
+static _Atomic(const void *) module_code; /* NULL: modules are not asked for */
 static PyInterpreterState *main_interpreter; /* set before `ready` */
 
 /* The frame of a position, out of the code object: its first sight. */
@@ -544,10 +560,18 @@ frame_of(mp_intern_t *intern, uint64_t salt, const level_t *level)
     return frame;
 }
 
+void
+mp_pystack_set_module_code(const void *code)
+{
+    atomic_store_explicit(&module_code, code, memory_order_release);
+}
+
 /* The frames of a thread into LEVELS, innermost first; how many. */
 static uint32_t
 walk(const PyThreadState *thread, level_t *levels)
 {
+    const void *module_call =
+        atomic_load_explicit(&module_code, memory_order_acquire);
     uint32_t count = 0;
     const mp_pyframe_t *frame = mp_pyframe_first(thread);
     for (; frame != NULL && count < MP_PYSTACK_MAX_DEPTH;
@@ -559,29 +583,69 @@ walk(const PyThreadState *thread, level_t *levels)
         levels[count].code = code;
         levels[count].fingerprint = fingerprint(code);
         levels[count].index = mp_pyframe_index(frame, code);
+        levels[count].module =
+            MP_UNLIKELY(code == module_call) ? mp_pyframe_self(frame, code)
+                                             : NULL;
         count++;
     }
     return count;
 }
 
-uint32_t
-mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
+/* The name that a module without one goes by: its class's. */
+static uint32_t
+class_name(mp_intern_t *intern, const void *module)
 {
+    const char *name = Py_TYPE((PyObject *)module)->tp_name;
+    const char *dot = strrchr(name, '.');
+    name = dot == NULL ? name : dot + 1;
+    return mp_intern_string(intern, name, strlen(name));
+}
+
+/* What LEVEL says of modules, given the level outside of it (or NULL). */
+static void
+level_modules(level_t *level, const level_t *outside, mp_intern_t *intern,
+              const mp_names_t *names)
+{
+    level->module_name = outside == NULL ? MP_NO_INDEX : outside->module_name;
+    level->unnamed = outside == NULL ? 0 : outside->unnamed;
+    level->root = outside == NULL ? 0 : outside->root;
+    if (MP_LIKELY(level->module == NULL) || names == NULL) {
+        return;
+    }
+    uint64_t addr = (uintptr_t)level->module;
+    level->module_name = mp_names_get(names, addr);
+    level->unnamed = 0;
+    if (level->module_name == MP_NO_INDEX) {
+        level->module_name = class_name(intern, level->module);
+        level->unnamed = addr;
+    }
+    if (level->root == 0) {
+        level->root = addr;
+    }
+}
+
+void
+mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
+                   const mp_names_t *names, mp_pystack_t *out)
+{
+    *out = (mp_pystack_t){MP_NO_INDEX, MP_NO_INDEX, 0, 0};
     if (!atomic_load_explicit(&ready, memory_order_acquire)) {
-        return MP_NO_INDEX;
+        return;
     }
     /* Not PyThreadState_GetUnchecked() and its like: NULL, or another
      * thread's, while this thread does not hold the GIL. */
     const PyThreadState *thread = PyGILState_GetThisThreadState();
     if (thread == NULL || thread->interp != main_interpreter) {
-        return MP_NO_INDEX;
+        return;
     }
     level_t levels[MP_PYSTACK_MAX_DEPTH]; /* innermost first */
     uint32_t count = walk(thread, levels);
 
     uint64_t salt = salt_of(intern);
-    if (MP_UNLIKELY(cache->salt != salt)) {
+    uint32_t generation = names == NULL ? 0 : mp_names_generation(names);
+    if (MP_UNLIKELY(cache->salt != salt || cache->names != generation)) {
         cache->salt = salt;
+        cache->names = generation;
         cache->depth = 0;
     }
     uint32_t most = count < cache->depth ? count : cache->depth;
@@ -590,27 +654,33 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
         const level_t *now = &levels[count - 1 - shared];
         const level_t *last = &cache->levels[shared];
         if (now->code != last->code || now->index != last->index ||
-            now->fingerprint != last->fingerprint) {
+            now->fingerprint != last->fingerprint ||
+            now->module != last->module) {
             break;
         }
     }
 
-    uint32_t stack =
-        shared > 0 ? cache->levels[shared - 1].stack : MP_NO_INDEX;
+    const level_t *outside = shared > 0 ? &cache->levels[shared - 1] : NULL;
     for (uint32_t i = shared; i < count; i++) {
         level_t *level = &levels[count - 1 - i];
         uint32_t frame = frame_of(intern, salt, level);
-        stack = frame != MP_NO_INDEX ? mp_intern_stack(intern, stack, frame)
-                                     : MP_NO_INDEX;
-        if (stack == MP_NO_INDEX) {
+        uint32_t parent = outside == NULL ? MP_NO_INDEX : outside->stack;
+        level->stack = frame != MP_NO_INDEX
+                           ? mp_intern_stack(intern, parent, frame)
+                           : MP_NO_INDEX;
+        if (level->stack == MP_NO_INDEX) {
             cache->depth = i;
-            return MP_NO_INDEX;
+            return;
         }
-        level->stack = stack;
+        level_modules(level, outside, intern, names);
         cache->levels[i] = *level;
+        outside = &cache->levels[i];
     }
     cache->depth = count;
-    return stack;
+    if (outside != NULL) {
+        *out = (mp_pystack_t){outside->stack, outside->module_name,
+                              outside->unnamed, outside->root};
+    }
 }
 
 /* -- start ---------------------------------------------------------------- */

@@ -8,6 +8,7 @@
  *   mp_pyframe_next    its caller, or NULL
  *   mp_pyframe_code    its code object; NULL: not a frame of Python code
  *   mp_pyframe_index   the instruction it is at, in code units
+ *   mp_pyframe_self    its first argument, borrowed; NULL: none, or deleted
  *
  * A frame without code is one that the interpreter pushed for itself, or one
  * that is incomplete: its function is still making its cells or generator.
@@ -166,6 +167,40 @@ mp_pyframe_index(const mp_pyframe_t *frame, const PyCodeObject *code)
 }
 
 #endif
+
+/* What a slot of a frame holds, out of the cell that a closure made of it. */
+static inline PyObject *
+mp_pyslot_value(PyObject *slot)
+{
+    if (slot != NULL && Py_TYPE(slot) == &PyCell_Type) {
+        return ((PyCellObject *)slot)->ob_ref;
+    }
+    return slot;
+}
+
+static inline PyObject *
+mp_pyframe_self(const mp_pyframe_t *frame, const PyCodeObject *code)
+{
+    if (code->co_argcount < 1) {
+        return NULL;
+    }
+#if PY_VERSION_HEX >= 0x030E0000
+    return mp_pyslot_value(
+        (PyObject *)(frame->localsplus[0].bits & ~(uintptr_t)3));
+#elif PY_VERSION_HEX >= 0x030B0000
+    return mp_pyslot_value(frame->localsplus[0]);
+#else
+    /* An argument that became a cell lies among the cells. */
+    for (Py_ssize_t i = 0;
+         code->co_cell2arg != NULL && i < PyTuple_GET_SIZE(code->co_cellvars);
+         i++) {
+        if (code->co_cell2arg[i] == 0) {
+            return mp_pyslot_value(frame->f_localsplus[code->co_nlocals + i]);
+        }
+    }
+    return mp_pyslot_value(frame->f_localsplus[0]);
+#endif
+}
 
 /* -- code objects --------------------------------------------------------- */
 

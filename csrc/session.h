@@ -22,6 +22,7 @@ typedef struct mp_session mp_session_t;
 typedef struct {
     int ops; /* 2: all; 1: backward nodes and regions; 0: none */
     bool stacks;
+    bool modules; /* find them on the Python stack */
     bool cpu;
     bool cuda;
     size_t event_budget_bytes;      /* of a window */

@@ -37,13 +37,18 @@ session_dealloc(PyObject *self)
 static PyObject *
 session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"ops",  "stacks", "cpu",
-                            "cuda", "event_budget_bytes",
-                            "allocation_budget_bytes", NULL};
-    int ops, stacks, cpu, cuda;
+    static char *names[] = {"ops",
+                            "stacks",
+                            "modules",
+                            "cpu",
+                            "cuda",
+                            "event_budget_bytes",
+                            "allocation_budget_bytes",
+                            NULL};
+    int ops, stacks, modules, cpu, cuda;
     Py_ssize_t event_budget, allocation_budget;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$ipppnn:Session", names,
-                                     &ops, &stacks, &cpu, &cuda,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$ippppnn:Session", names,
+                                     &ops, &stacks, &modules, &cpu, &cuda,
                                      &event_budget, &allocation_budget)) {
         return NULL;
     }
@@ -55,6 +60,7 @@ session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     mp_session_options_t options = {
         .ops = ops,
         .stacks = stacks != 0,
+        .modules = modules != 0,
         .cpu = cpu != 0,
         .cuda = cuda != 0,
         .event_budget_bytes = (size_t)event_budget,

@@ -8,6 +8,7 @@ alive.
 """
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, Final, final
 
 from typing_extensions import Buffer
@@ -69,6 +70,16 @@ def forget_object(address: int) -> None:
     """Forget the name of the object that was at ``id`` ``address``."""
 
 def forget_objects() -> None: ...
+def set_module_code(code: CodeType | None) -> None:
+    """The code object that every call of a module passes through, with the
+    module as its first argument: modules are then found on the Python stack.
+    None: they are not looked for."""
+
+def take_strangers() -> tuple[int, int]:
+    """Addresses (``id``) of a module without a name, and of an outermost one
+    whose forward no hook told of, met on a stack since the last call; 0:
+    none. They may be dead by now."""
+
 def set_callbacks(
     tensor_type: type | None,
     on_root_module: Callable[[Any], None] | None,
@@ -98,6 +109,7 @@ class Session:
         *,
         ops: int,  # 2 all ops, 1 backward nodes and regions only, 0 none
         stacks: bool,
+        modules: bool,  # find them on the Python stack
         cpu: bool,
         cuda: bool,
         event_budget_bytes: int,

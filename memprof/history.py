@@ -133,6 +133,7 @@ class History:
         session = _core.Session(
             ops=0,
             stacks=False,
+            modules=False,
             cpu=False,
             cuda=False,
             event_budget_bytes=options.event_budget,

@@ -1,7 +1,12 @@
 """What memprof hangs into torch's Python side while somebody records.
 
-One set for the process, however many profiles run: hooks on modules, on
+One set for the process, however many profiles run: hooks on models, on
 optimizers and on parameters. The last profile to stop takes them all off.
+
+Only models (root modules) get hooks. Which of their submodules runs is found on
+the Python stack: as soon as any module hook is global, torch runs every module
+a slower way, which alone costs 3 to 5 % of a launch-bound step. Global hooks
+serve while no model is known yet, and where stacks cannot be walked.
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 from typing import Any
 
 from memprof import _core, cuda, heap
 from memprof.modules import Names
 from memprof.roles import Marked, Roles
+
+MOST_MET = 16
+"""How many unnamed modules a recording may cause a walk of the heap for."""
 
 
 class Hooks:
@@ -26,7 +35,9 @@ class Hooks:
         self._holders = 0
         self._with_modules = 0
         self._handles: list[Any] = []
-        self._module_handles: list[Any] = []
+        self._module_handles: list[Any] = []  # global ones
+        self._root_handles: dict[int, tuple[weakref.ref[Any], list[Any]]] = {}
+        self._met: set[int] = set()  # strangers that were looked for in vain
         self._dynamo_told = False
         self.names = Names()
         self.roles = Roles(self.names)
@@ -46,7 +57,7 @@ class Hooks:
             try:
                 if not self._handles:
                     self._hang_common(torch)
-                if modules and not self._module_handles:
+                if modules and self._with_modules == 1:
                     self._hang_modules(torch)
             except BaseException:
                 self.release(modules)
@@ -58,7 +69,7 @@ class Hooks:
             self._holders -= 1
             self._with_modules -= modules
             if self._with_modules <= 0:
-                _remove(self._module_handles)
+                self._take_off_modules()
             if self._holders <= 0:
                 self._take_off()
 
@@ -75,18 +86,48 @@ class Hooks:
 
     def _hang_modules(self, torch: Any) -> None:
         self.tell_dynamo()
+        if _core.STACKS_UNAVAILABLE is None:
+            _core.set_module_code(torch.nn.Module._call_impl.__code__)
+            for root in self.names.roots():
+                self._hang_root(root)
+            if self._root_handles:
+                return
         module = torch.nn.modules.module
-        before = module.register_module_forward_pre_hook
-        after = module.register_module_forward_hook
-        options = cuda.accepted(after, {"always_call": True, "with_kwargs": False})
         self._module_handles += [
-            before(_core.module_pre_hook),
-            after(_core.module_hook, **options),
+            module.register_module_forward_pre_hook(_core.module_pre_hook),
+            _after(module.register_module_forward_hook),
         ]
+
+    def _hang_root(self, root: Any) -> None:
+        """Hook one model; global hooks are needed no longer."""
+        if _core.STACKS_UNAVAILABLE is not None or self._with_modules <= 0:
+            return
+        known = self._root_handles.get(id(root))
+        if known is not None and known[0]() is root:
+            return
+        if not heap.children(root) and not heap.tensors(root, "_parameters"):
+            return  # a loss, say
+        handles: list[Any] = []
+        try:
+            handles.append(root.register_forward_pre_hook(_core.module_pre_hook))
+            handles.append(_after(root.register_forward_hook))
+            self._root_handles[id(root)] = weakref.ref(root), handles
+        except Exception:  # scripted, or a class that does not let us
+            _remove(handles)
+            return
+        _remove(self._module_handles)
+
+    def _take_off_modules(self) -> None:
+        _core.set_module_code(None)
+        _remove(self._module_handles)
+        for _, handles in self._root_handles.values():
+            _remove(handles)
+        self._root_handles.clear()
+        self._met.clear()
 
     def _take_off(self) -> None:
         self._holders = self._with_modules = 0
-        _remove(self._module_handles)
+        self._take_off_modules()
         _remove(self._handles)
         self.roles.clear()
         self.names.clear()
@@ -145,9 +186,26 @@ class Hooks:
         with self._lock:
             for root in heap.roots(found.modules):
                 self.names.add_root(root)
+                self._hang_root(root)
             for optimizer in found.optimizers:
                 self.roles.add_optimizer(optimizer)
             return self._mark(torch, self.roles.everything(), found.tensors, cpu)
+
+    def meet_strangers(self, torch: Any) -> None:
+        """Learn of models that were made or first run since the last look.
+
+        Cheap when there are none; a new one costs one walk of what the garbage
+        collector knows.
+        """
+        unnamed, unhooked = _core.take_strangers()
+        if unnamed and unnamed not in self._met and len(self._met) < MOST_MET:
+            self._met.add(unnamed)
+            self.explore(torch, False)
+        if unhooked:
+            with self._lock:
+                module = self.names.at(unhooked)
+                if module is not None:
+                    self._hang_root(module)
 
     def look_again(self, torch: Any) -> None:
         """Mark what the known models and optimizers hold by now.
@@ -178,6 +236,7 @@ class Hooks:
         self.tell_dynamo()
         with self._lock:
             self.names.add_root(module)
+            self._hang_root(module)
             self._mark(torch, self.roles.of_root(module), [], False)
 
     def _optimizer_state_came(self, optimizer: Any) -> None:
@@ -187,6 +246,12 @@ class Hooks:
         with self._lock:
             self.roles.add_optimizer(optimizer)
             self._mark(torch, self.roles.of_optimizer(optimizer), [], False)
+
+
+def _after(register: Any) -> Any:
+    """Register the hook for the end of a forward, an exception's included."""
+    options = cuda.accepted(register, {"always_call": True, "with_kwargs": False})
+    return register(_core.module_hook, **options)
 
 
 def _remove(handles: list[Any]) -> None:

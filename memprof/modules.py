@@ -46,6 +46,11 @@ class Names:
         known = self._known.get(id(thing))
         return known.name if known is not None and known() is thing else None
 
+    def at(self, address: int) -> Any:
+        """Return the named module or parameter with that ``id``, else None."""
+        known = self._known.get(address)
+        return None if known is None else known()
+
     def roots(self) -> list[Any]:
         """Return the models seen, in the order in which they were."""
         found = (ref() for ref in list(self._roots.values()))

@@ -108,6 +108,7 @@ class Live:
         self._session = _core.Session(
             ops=options.op_level,
             stacks=options.stacks,
+            modules=options.modules and _core.STACKS_UNAVAILABLE is None,
             cpu=options.cpu,
             cuda=options.cuda,
             event_budget_bytes=options.event_budget,
