@@ -47,6 +47,7 @@ typedef struct {
 typedef struct {
     uint32_t number;         /* kernel thread id */
     bool in_hook;            /* we caused this ourselves */
+    bool engine;             /* a thread of the autograd engine */
     uint32_t op_depth;       /* may exceed MAX_OPS: the rest is not kept */
     uint32_t running_ops;    /* entries that are not regions */
     uint32_t outermost;      /* the first of them */
@@ -139,6 +140,15 @@ make_key(void)
     (void)pthread_key_create(&context_key, context_free);
 }
 
+/* torch names the threads that run backward on a device. */
+static bool
+is_engine_thread(void)
+{
+    char name[16] = "";
+    return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
+           strncmp(name, "pt_autograd", strlen("pt_autograd")) == 0;
+}
+
 static context_t *
 context_new(void)
 {
@@ -150,6 +160,7 @@ context_new(void)
         return NULL;
     }
     context->number = mp_thread_number();
+    context->engine = is_engine_thread();
     mp_spin_lock(&the_strays.lock);
     context->strays = the_strays.count;
     mp_spin_unlock(&the_strays.lock);
@@ -392,7 +403,7 @@ fill_place(context_t *context, mp_event_t *event)
     if (in_optimizer(context)) {
         event->phase = MP_PHASE_OPTIMIZER;
     }
-    else if (context->backward_depth > 0) {
+    else if (context->backward_depth > 0 || context->engine) {
         event->phase = MP_PHASE_BACKWARD;
         if (depth > 0) {
             event->flags |= MP_FLAG_RECOMPUTE;
@@ -511,6 +522,9 @@ write_alloc(context_t *context, mp_event_t *event)
                            &python);
         if (look & MP_HOOK_STACKS) {
             event->stack = python.stack;
+        }
+        if (python.backward && event->phase != MP_PHASE_OPTIMIZER) {
+            event->phase = MP_PHASE_BACKWARD;
         }
         if ((look & MP_HOOK_MODULES) && python.module != MP_NO_INDEX) {
             place_in_module(context, event, &python);

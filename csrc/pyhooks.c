@@ -358,15 +358,31 @@ set_callbacks(PyObject *self, PyObject *args)
 }
 
 static PyObject *
-set_module_code(PyObject *self, PyObject *code)
+set_codes(PyObject *self, PyObject *args)
 {
     mp_module_state_t *state = mp_state_of(self);
-    if (code != Py_None && !PyCode_Check(code)) {
-        PyErr_SetString(PyExc_TypeError, "a code object or None is expected");
+    PyObject *module, *backward;
+    const void *codes[MP_PYSTACK_BACKWARD_CODES];
+    if (!PyArg_ParseTuple(args, "OO!:set_codes", &module, &PyTuple_Type,
+                          &backward)) {
         return NULL;
     }
-    mp_pystack_set_module_code(code == Py_None ? NULL : code);
-    keep(&state->module_code, code);
+    Py_ssize_t count = PyTuple_GET_SIZE(backward);
+    bool valid = (module == Py_None || PyCode_Check(module))
+                 && count <= MP_PYSTACK_BACKWARD_CODES;
+    for (Py_ssize_t i = 0; valid && i < count; i++) {
+        codes[i] = PyTuple_GET_ITEM(backward, i);
+        valid = PyCode_Check(PyTuple_GET_ITEM(backward, i));
+    }
+    if (!valid) {
+        PyErr_SetString(PyExc_TypeError,
+                        "a code object or None, and at most four of them");
+        return NULL;
+    }
+    mp_pystack_set_codes(module == Py_None ? NULL : module, codes,
+                         (size_t)count);
+    keep(&state->module_code, module);
+    keep(&state->backward_codes, backward);
     Py_RETURN_NONE;
 }
 
@@ -386,7 +402,7 @@ PyMethodDef mp_pyhooks_methods[] = {
     {"forget_object", forget_object, METH_O, NULL},
     {"forget_objects", forget_objects, METH_NOARGS, NULL},
     {"set_callbacks", set_callbacks, METH_VARARGS, NULL},
-    {"set_module_code", set_module_code, METH_O, NULL},
+    {"set_codes", set_codes, METH_VARARGS, NULL},
     {0},
 };
 
@@ -412,6 +428,7 @@ mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg)
     Py_VISIT(state->on_root_module);
     Py_VISIT(state->on_optimizer_state);
     Py_VISIT(state->module_code);
+    Py_VISIT(state->backward_codes);
     return 0;
 }
 
@@ -421,8 +438,9 @@ mp_pyhooks_clear(mp_module_state_t *state)
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->on_root_module);
     Py_CLEAR(state->on_optimizer_state);
-    mp_pystack_set_module_code(NULL);
+    mp_pystack_set_codes(NULL, NULL, 0);
     Py_CLEAR(state->module_code);
+    Py_CLEAR(state->backward_codes);
     Py_CLEAR(state->str_untyped_storage);
     Py_CLEAR(state->str_data_ptr);
     Py_CLEAR(state->str_get_device);

@@ -29,6 +29,7 @@ typedef struct {
     const void *code;
     uint64_t fingerprint;
     const void *module; /* whose call this frame is; NULL: of none */
+    bool backward;      /* cache only: here or further out */
     int32_t index;      /* in code units; 3.10: -1 before the first */
     /* cache only: */
     uint32_t stack;
@@ -66,9 +67,12 @@ mp_pystack_init(const char **why)
 }
 
 void
-mp_pystack_set_module_code(const void *code)
+mp_pystack_set_codes(const void *module, const void *const *backward,
+                     size_t backward_count)
 {
-    (void)code;
+    (void)module;
+    (void)backward;
+    (void)backward_count;
 }
 
 void
@@ -78,7 +82,7 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
     (void)cache;
     (void)intern;
     (void)names;
-    *out = (mp_pystack_t){MP_NO_INDEX, MP_NO_INDEX, 0, 0};
+    *out = (mp_pystack_t){.stack = MP_NO_INDEX, .module = MP_NO_INDEX};
 }
 
 #else
@@ -527,6 +531,7 @@ note_frame(uint32_t frame)
 
 static atomic_bool ready;
 static _Atomic(const void *) module_code; /* NULL: modules are not asked for */
+static _Atomic(const void *) backward_codes[MP_PYSTACK_BACKWARD_CODES];
 static PyInterpreterState *main_interpreter; /* set before `ready` */
 
 /* The frame of a position, out of the code object: its first sight. */
@@ -561,9 +566,27 @@ frame_of(mp_intern_t *intern, uint64_t salt, const level_t *level)
 }
 
 void
-mp_pystack_set_module_code(const void *code)
+mp_pystack_set_codes(const void *module, const void *const *backward,
+                     size_t backward_count)
 {
-    atomic_store_explicit(&module_code, code, memory_order_release);
+    atomic_store_explicit(&module_code, module, memory_order_release);
+    for (size_t i = 0; i < MP_PYSTACK_BACKWARD_CODES; i++) {
+        atomic_store_explicit(&backward_codes[i],
+                              i < backward_count ? backward[i] : NULL,
+                              memory_order_release);
+    }
+}
+
+static bool
+runs_backward(const void *code)
+{
+    for (size_t i = 0; i < MP_PYSTACK_BACKWARD_CODES; i++) {
+        if (code == atomic_load_explicit(&backward_codes[i],
+                                         memory_order_relaxed)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The frames of a thread into LEVELS, innermost first; how many. */
@@ -609,6 +632,13 @@ level_modules(level_t *level, const level_t *outside, mp_intern_t *intern,
     level->module_name = outside == NULL ? MP_NO_INDEX : outside->module_name;
     level->unnamed = outside == NULL ? 0 : outside->unnamed;
     level->root = outside == NULL ? 0 : outside->root;
+    level->backward = outside != NULL && outside->backward;
+    if (MP_UNLIKELY(runs_backward(level->code))) {
+        level->backward = true;
+        level->module_name = MP_NO_INDEX;
+        level->unnamed = 0;
+        level->root = 0;
+    }
     if (MP_LIKELY(level->module == NULL) || names == NULL) {
         return;
     }
@@ -628,7 +658,7 @@ void
 mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
                    const mp_names_t *names, mp_pystack_t *out)
 {
-    *out = (mp_pystack_t){MP_NO_INDEX, MP_NO_INDEX, 0, 0};
+    *out = (mp_pystack_t){.stack = MP_NO_INDEX, .module = MP_NO_INDEX};
     if (!atomic_load_explicit(&ready, memory_order_acquire)) {
         return;
     }
@@ -678,8 +708,13 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
     }
     cache->depth = count;
     if (outside != NULL) {
-        *out = (mp_pystack_t){outside->stack, outside->module_name,
-                              outside->unnamed, outside->root};
+        *out = (mp_pystack_t){
+            .stack = outside->stack,
+            .module = outside->module_name,
+            .unnamed = outside->unnamed,
+            .root = outside->root,
+            .backward = outside->backward,
+        };
     }
 }
 

@@ -32,10 +32,14 @@ void mp_pystack_cache_free(mp_pystack_cache_t *cache); /* accepts NULL */
  * static text) and every later walk returns MP_NO_INDEX. */
 bool mp_pystack_init(const char **why);
 
-/* CODE is the code object of the function that every module call passes
- * through (`torch.nn.Module._call_impl.__code__`); NULL: look for none.  The
- * caller keeps it alive. */
-void mp_pystack_set_module_code(const void *code);
+#define MP_PYSTACK_BACKWARD_CODES 4
+
+/* Code objects whose frames mean something; the caller keeps them alive.
+ * MODULE: what every module call passes through, with the module as its first
+ * argument (`torch.nn.Module._call_impl.__code__`); NULL: look for none.
+ * BACKWARD: what runs a backward (`torch.autograd.backward` and its like). */
+void mp_pystack_set_codes(const void *module, const void *const *backward,
+                          size_t backward_count);
 
 typedef struct {
     uint32_t stack;  /* of the innermost Python frame; MP_NO_INDEX: the thread
@@ -45,6 +49,7 @@ typedef struct {
                         none, or none is looked for */
     uint64_t unnamed; /* address of an innermost module without a name; or 0 */
     uint64_t root; /* address of the outermost module whose forward runs */
+    bool backward; /* inside a backward; modules outside of it do not count */
 } mp_pystack_t;
 
 /* The calling thread's Python stack.  Deeper than MP_PYSTACK_MAX_DEPTH: the

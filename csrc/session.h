@@ -20,7 +20,7 @@
 typedef struct mp_session mp_session_t;
 
 typedef struct {
-    int ops; /* 2: all; 1: backward nodes and regions; 0: none */
+    int ops; /* 2: all; 1: record_function regions; 0: none */
     bool stacks;
     bool modules; /* find them on the Python stack */
     bool cpu;

@@ -92,7 +92,7 @@ typedef struct {
      * The caller holds the GIL and knows that nobody resizes the storage. */
     bool (*adopt_cpu)(void *storage, void **pointer, size_t *bytes);
 
-    /* RecordFunction callbacks.  all = false: only backward nodes and
+    /* RecordFunction callbacks.  all = false: only
      * record_function regions.  0 done, else ERROR says why. */
     int (*install_ops)(bool all, char *error, size_t error_size);
     void (*remove_ops)(void);

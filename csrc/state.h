@@ -23,7 +23,8 @@ typedef struct {
     PyObject *tensor_type;        /* or NULL */
     PyObject *on_root_module;     /* or NULL */
     PyObject *on_optimizer_state; /* or NULL */
-    PyObject *module_code; /* or NULL: what module calls pass through */
+    PyObject *module_code;    /* or NULL: what module calls pass through */
+    PyObject *backward_codes; /* or NULL: a tuple; what runs backwards */
     PyObject *str_untyped_storage, *str_data_ptr, *str_get_device, *str_grad;
 } mp_module_state_t;
 

@@ -70,10 +70,10 @@ def forget_object(address: int) -> None:
     """Forget the name of the object that was at ``id`` ``address``."""
 
 def forget_objects() -> None: ...
-def set_module_code(code: CodeType | None) -> None:
-    """The code object that every call of a module passes through, with the
-    module as its first argument: modules are then found on the Python stack.
-    None: they are not looked for."""
+def set_codes(module: CodeType | None, backward: tuple[CodeType, ...]) -> None:
+    """Code objects whose frames on the Python stack mean something: what every
+    call of a module passes through, with the module as its first argument
+    (None: modules are not looked for); at most four that run a backward."""
 
 def take_strangers() -> tuple[int, int]:
     """Addresses (``id``) of a module without a name, and of an outermost one
@@ -107,7 +107,7 @@ class Session:
     def __init__(
         self,
         *,
-        ops: int,  # 2 all ops, 1 backward nodes and regions only, 0 none
+        ops: int,  # 2 all ops, 1 record_function regions only, 0 none
         stacks: bool,
         modules: bool,  # find them on the Python stack
         cpu: bool,

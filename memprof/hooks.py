@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import weakref
+from types import CodeType
 from typing import Any
 
 from memprof import _core, cuda, heap
@@ -77,6 +78,7 @@ class Hooks:
         _core.set_callbacks(
             torch.Tensor, self._root_module_runs, self._optimizer_state_came
         )
+        _core.set_codes(None, _backwards(torch))
         # torch.optim deletes this name from itself.
         optimizer = importlib.import_module("torch.optim.optimizer")
         self._handles += [
@@ -87,7 +89,7 @@ class Hooks:
     def _hang_modules(self, torch: Any) -> None:
         self.tell_dynamo()
         if _core.STACKS_UNAVAILABLE is None:
-            _core.set_module_code(torch.nn.Module._call_impl.__code__)
+            _core.set_codes(torch.nn.Module._call_impl.__code__, _backwards(torch))
             for root in self.names.roots():
                 self._hang_root(root)
             if self._root_handles:
@@ -118,7 +120,7 @@ class Hooks:
         _remove(self._module_handles)
 
     def _take_off_modules(self) -> None:
-        _core.set_module_code(None)
+        """Modules are looked for no longer; their names may still be."""
         _remove(self._module_handles)
         for _, handles in self._root_handles.values():
             _remove(handles)
@@ -132,6 +134,7 @@ class Hooks:
         self.roles.clear()
         self.names.clear()
         _core.set_callbacks(None, None, None)
+        _core.set_codes(None, ())
 
     def after_fork(self) -> None:
         """Take everything off in a forked child: its parent records."""
@@ -246,6 +249,18 @@ class Hooks:
         with self._lock:
             self.roles.add_optimizer(optimizer)
             self._mark(torch, self.roles.of_optimizer(optimizer), [], False)
+
+
+def _backwards(torch: Any) -> tuple[CodeType, ...]:
+    """Return the code of torch's functions that run a backward."""
+    autograd = torch.autograd
+    functions = (
+        autograd.backward,
+        autograd.grad,
+        getattr(autograd.graph, "_engine_run_backward", None),
+    )
+    codes = (getattr(function, "__code__", None) for function in functions)
+    return tuple(code for code in codes if code is not None)
 
 
 def _after(register: Any) -> Any:

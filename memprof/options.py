@@ -28,7 +28,7 @@ class Options(NamedTuple):
 
     @property
     def op_level(self) -> int:
-        """The core's ``ops``: backward nodes and regions are always followed."""
+        """The core's ``ops``: record_function regions are always followed."""
         return ALL_OPS if self.ops else BACKWARD_AND_REGIONS
 
 

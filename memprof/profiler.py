@@ -51,8 +51,9 @@ class profile(Results):
         with_stack: Python stacks. None, the default, means on, other than in
             torch: here they cost almost nothing. False switches them off.
         with_modules: Names of modules; likewise.
-        with_ops: Names of ops. False: only those of backward nodes and
-            ``record_function`` regions.
+        with_ops: Names of ops, the most expensive source. False: only
+            ``record_function`` regions; backward blocks then lack the forward
+            that caused them.
         path: Stream the recording to this file, readable even after a kill.
             The second window goes to ``<stem>.2<suffix>``, and so on.
         event_budget: Bytes of events that a window may hold, 64 an event;

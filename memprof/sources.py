@@ -127,7 +127,7 @@ class Live:
             "ops": source(
                 None
                 if options.ops
-                else f"{off} (with_ops=False); backward and regions are live"
+                else f"{off} (with_ops=False); record_function regions are live"
             ),
             "stacks": source(None if options.stacks else f"{off} (with_stack=False)"),
             "modules": source(

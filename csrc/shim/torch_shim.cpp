@@ -522,9 +522,10 @@ install_ops(bool all, char *error, size_t error_size) noexcept
         }
         drop_ops_callback();
         std::unordered_set<at::RecordScope> scopes{
-            at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE};
+            at::RecordScope::USER_SCOPE};
         if (all) {
             scopes.insert(at::RecordScope::FUNCTION);
+            scopes.insert(at::RecordScope::BACKWARD_FUNCTION);
         }
         ops_handle = at::addGlobalCallback(
             at::RecordFunctionCallback(&on_op_begin, &on_op_end)

@@ -9,12 +9,22 @@ struct mp_pystack_cache {
     char nothing;
 };
 
-static _Thread_local uint32_t stack_now = MP_NO_INDEX;
+static const mp_pystack_t nothing = {.stack = MP_NO_INDEX,
+                                     .module = MP_NO_INDEX};
+static _Thread_local mp_pystack_t now = {.stack = MP_NO_INDEX,
+                                         .module = MP_NO_INDEX};
 
 void
 fake_pystack_set(uint32_t stack)
 {
-    stack_now = stack;
+    now = nothing;
+    now.stack = stack;
+}
+
+void
+fake_pystack_set_all(const mp_pystack_t *stack)
+{
+    now = *stack;
 }
 
 mp_pystack_cache_t *
@@ -36,9 +46,23 @@ mp_pystack_init(const char **why)
     return true;
 }
 
-uint32_t
-mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern)
+void
+mp_pystack_set_codes(const void *module, const void *const *backward,
+                     size_t backward_count)
+{
+    (void)module;
+    (void)backward;
+    (void)backward_count;
+}
+
+void
+mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
+                   const mp_names_t *names, mp_pystack_t *out)
 {
     (void)intern;
-    return cache == NULL ? MP_NO_INDEX : stack_now;
+    (void)names;
+    *out = now;
+    if (cache == NULL) {
+        *out = nothing;
+    }
 }
