@@ -66,8 +66,8 @@ static PyType_Slot rows_slots[] = {
 PyType_Spec mp_rows_spec = {
     .name = "memprof._core.Rows",
     .basicsize = sizeof(rows_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC
-             | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = rows_slots,
 };
 
@@ -185,8 +185,8 @@ mp_stack_tuple(const mp_intern_t *intern, uint32_t stack)
     if (list == NULL) {
         return NULL;
     }
-    while (stack != MP_NO_INDEX && mp_intern_get_stack(intern, stack, &node)
-           && mp_intern_get_frame(intern, node.frame, &frame)) {
+    while (stack != MP_NO_INDEX && mp_intern_get_stack(intern, stack, &node) &&
+           mp_intern_get_frame(intern, node.frame, &frame)) {
         PyObject *item = Py_BuildValue(
             "(NNk)", text_object(intern, frame.function),
             text_object(intern, frame.file), (unsigned long)frame.line);

@@ -256,8 +256,8 @@ mp_forward_map_find(const mp_forward_map_t *map, uint64_t thread,
     const op_slot_t *before = neighbour(map, thread, sequence, -1);
     const op_slot_t *after = neighbour(map, thread, sequence, 1);
     uint32_t module = MP_NO_INDEX;
-    if (before != NULL && after != NULL
-        && before->forward.module == after->forward.module) {
+    if (before != NULL && after != NULL &&
+        before->forward.module == after->forward.module) {
         module = before->forward.module;
     }
     if (module == MP_NO_INDEX) {

@@ -1,9 +1,6 @@
 /* module.c - memprof._core: the module, its errors, its functions.
  *
  * The hooks are process-wide, so the module is for one interpreter. */
-#include <dlfcn.h>
-#include <string.h>
-
 #include "category.h"
 #include "clock.h"
 #include "hook.h"
@@ -11,6 +8,9 @@
 #include "pystack.h"
 #include "shim_loader.h"
 #include "state.h"
+
+#include <dlfcn.h>
+#include <string.h>
 
 static struct PyModuleDef core_module;
 
@@ -76,7 +76,8 @@ mp_path_bytes(PyObject *path)
     return PyUnicode_FSConverter(path, &bytes) ? bytes : NULL;
 }
 
-/* ---- the shim ---------------------------------------------------------------- */
+/* ---- the shim
+ * ---------------------------------------------------------------- */
 
 /* What load_shim was given, once it worked. */
 static struct {
@@ -107,9 +108,8 @@ load_shim(PyObject *self, PyObject *args)
                         "one",
                         0, NULL);
     }
-    mp_status_t status
-        = mp_shim_load(path, mp_hook_core_api(), torch_version, stamp, abi,
-                       &shim, error, sizeof(error));
+    mp_status_t status = mp_shim_load(path, mp_hook_core_api(), torch_version,
+                                      stamp, abi, &shim, error, sizeof(error));
     if (status != MP_OK) {
         return mp_raise(state, status, error, 0, NULL);
     }
@@ -156,10 +156,9 @@ attach_cuda(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     /* It takes each device's mutex, and whoever holds one may be waiting for
      * the GIL. */
-    Py_BEGIN_ALLOW_THREADS
-    outcome = shim->attach_cuda(error, sizeof(error));
-    Py_END_ALLOW_THREADS
-    if (outcome == 2) {
+    Py_BEGIN_ALLOW_THREADS outcome = shim->attach_cuda(error, sizeof(error));
+    Py_END_ALLOW_THREADS if (outcome == 2)
+    {
         return mp_raise(mp_state_of(self), MP_ERR_LOAD, error, 0, NULL);
     }
     return PyBool_FromLong(outcome == 0);
@@ -175,8 +174,8 @@ adopt_cpu(PyObject *self, PyObject *argument)
     if (shim == NULL || PyErr_Occurred()) {
         return NULL;
     }
-    if (storage == NULL || !shim->adopt_cpu(storage, &pointer, &bytes)
-        || pointer == NULL) {
+    if (storage == NULL || !shim->adopt_cpu(storage, &pointer, &bytes) ||
+        pointer == NULL) {
         Py_RETURN_NONE;
     }
     mp_hook_seed_cpu((uintptr_t)pointer, bytes);
@@ -184,7 +183,8 @@ adopt_cpu(PyObject *self, PyObject *argument)
                          (unsigned long long)bytes);
 }
 
-/* ---- recordings --------------------------------------------------------------- */
+/* ---- recordings
+ * --------------------------------------------------------------- */
 
 static PyObject *
 load_recording(PyObject *self, PyObject *path)
@@ -199,11 +199,9 @@ load_recording(PyObject *self, PyObject *path)
     int saved_errno = 0;
     mp_status_t status;
     const char *text = PyBytes_AS_STRING(bytes);
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_recording_read(text, &data, &saved_errno, error,
-                               sizeof(error));
-    Py_END_ALLOW_THREADS
-    Py_DECREF(bytes);
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_recording_read(text, &data, &saved_errno, error, sizeof(error));
+    Py_END_ALLOW_THREADS Py_DECREF(bytes);
     if (status == MP_OK) {
         return mp_recording_from_data(state, &data);
     }
@@ -299,22 +297,22 @@ from_events(PyObject *self, PyObject *args, PyObject *kwargs)
     const mp_event_t *events;
     mp_recording_data_t data = {.finished = true};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:from_events",
-                                     names_of, &object, &names, &stacks)
-        || !mp_events_from(object, &view, &events, &data.count)) {
+                                     names_of, &object, &names, &stacks) ||
+        !mp_events_from(object, &view, &events, &data.count)) {
         return NULL;
     }
     if (mp_intern_new(&data.intern) != MP_OK) {
         PyErr_NoMemory();
         goto done;
     }
-    if (names != NULL && names != Py_None
-        && ((names_fast = PySequence_Fast(names, "names")) == NULL
-            || !intern_names(data.intern, names_fast))) {
+    if (names != NULL && names != Py_None &&
+        ((names_fast = PySequence_Fast(names, "names")) == NULL ||
+         !intern_names(data.intern, names_fast))) {
         goto done;
     }
-    if (stacks != NULL && stacks != Py_None
-        && ((stacks_fast = PySequence_Fast(stacks, "stacks")) == NULL
-            || !intern_stacks(data.intern, stacks_fast))) {
+    if (stacks != NULL && stacks != Py_None &&
+        ((stacks_fast = PySequence_Fast(stacks, "stacks")) == NULL ||
+         !intern_stacks(data.intern, stacks_fast))) {
         goto done;
     }
     data.events = mp_calloc(data.count + 1, sizeof(mp_event_t));
@@ -334,7 +332,8 @@ done:
     return result;
 }
 
-/* ---- for imports, tests and benchmarks ------------------------------------------ */
+/* ---- for imports, tests and benchmarks
+ * ------------------------------------------ */
 
 static PyObject *
 feed(PyObject *Py_UNUSED(self), PyObject *object)
@@ -409,8 +408,8 @@ bench_stack(PyObject *Py_UNUSED(self), PyObject *argument)
     for (long i = 0; i < count; i++) {
         (void)mp_hook_stack();
     }
-    return PyFloat_FromDouble((double)(mp_clock_now() - begin)
-                              / (double)count);
+    return PyFloat_FromDouble((double)(mp_clock_now() - begin) /
+                              (double)count);
 }
 
 static PyObject *
@@ -419,8 +418,8 @@ bench_hook(PyObject *self, PyObject *args)
     PyObject *count_object;
     long count;
     int with_stack;
-    if (!PyArg_ParseTuple(args, "Op:bench_hook", &count_object, &with_stack)
-        || !bench_count(count_object, &count)) {
+    if (!PyArg_ParseTuple(args, "Op:bench_hook", &count_object, &with_stack) ||
+        !bench_count(count_object, &count)) {
         return NULL;
     }
     uint32_t wanted = mp_hook_wanted();
@@ -463,7 +462,8 @@ own_bytes(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
     return PyLong_FromSize_t(mp_mem_bytes());
 }
 
-/* ---- the module ------------------------------------------------------------------ */
+/* ---- the module
+ * ------------------------------------------------------------------ */
 
 static PyMethodDef core_methods[] = {
     {"load_shim", load_shim, METH_VARARGS, NULL},
@@ -490,8 +490,8 @@ add_text(PyObject *dict, long number, const char *text)
 {
     PyObject *key = PyLong_FromLong(number);
     PyObject *value = PyUnicode_FromString(text);
-    bool added = key != NULL && value != NULL
-                 && PyDict_SetItem(dict, key, value) == 0;
+    bool added =
+        key != NULL && value != NULL && PyDict_SetItem(dict, key, value) == 0;
     Py_XDECREF(key);
     Py_XDECREF(value);
     return added;
@@ -509,8 +509,8 @@ add_table(PyObject *module, const char *name, PyObject *dict, bool as_tuple)
         Py_XDECREF(values);
         Py_DECREF(dict);
     }
-    bool added
-        = object != NULL && PyModule_AddObjectRef(module, name, object) == 0;
+    bool added =
+        object != NULL && PyModule_AddObjectRef(module, name, object) == 0;
     Py_XDECREF(object);
     return added;
 }
@@ -518,8 +518,8 @@ add_table(PyObject *module, const char *name, PyObject *dict, bool as_tuple)
 #define ADD_TABLE(module, name, LIST, as_tuple)                               \
     do {                                                                      \
         PyObject *dict_ = PyDict_New();                                       \
-        if (dict_ == NULL || !(LIST)                                          \
-            || !add_table(module, name, dict_, as_tuple)) {                   \
+        if (dict_ == NULL || !(LIST) ||                                       \
+            !add_table(module, name, dict_, as_tuple)) {                      \
             return -1;                                                        \
         }                                                                     \
     } while (0)
@@ -557,16 +557,16 @@ core_exec(PyObject *module)
     PyObject *why = why_no_stacks == NULL
                         ? Py_NewRef(Py_None)
                         : PyUnicode_FromString(why_no_stacks);
-    if (why == NULL
-        || PyModule_AddObjectRef(module, "STACKS_UNAVAILABLE", why) != 0) {
+    if (why == NULL ||
+        PyModule_AddObjectRef(module, "STACKS_UNAVAILABLE", why) != 0) {
         Py_XDECREF(why);
         return -1;
     }
     Py_DECREF(why);
     state->error = PyErr_NewExceptionWithDoc(
         "memprof.MemprofError",
-        "A memprof failure: wrong state, damaged file, budget used up.",
-        NULL, NULL);
+        "A memprof failure: wrong state, damaged file, budget used up.", NULL,
+        NULL);
     state->shim_error = state->error == NULL
                             ? NULL
                             : PyErr_NewExceptionWithDoc(
@@ -574,21 +574,21 @@ core_exec(PyObject *module)
                                   "The torch shim could not be loaded or was "
                                   "built for another torch.",
                                   state->error, NULL);
-    state->rows_type = (PyTypeObject *)PyType_FromModuleAndSpec(
-        module, &mp_rows_spec, NULL);
+    state->rows_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &mp_rows_spec, NULL);
     state->session_type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, &mp_session_spec, NULL);
     state->recording_type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, &mp_recording_spec, NULL);
-    if (state->shim_error == NULL || state->rows_type == NULL
-        || state->session_type == NULL || state->recording_type == NULL
-        || !mp_pyhooks_init(state)
-        || PyModule_AddObjectRef(module, "Error", state->error) != 0
-        || PyModule_AddObjectRef(module, "ShimError", state->shim_error) != 0
-        || PyModule_AddType(module, state->session_type) != 0
-        || PyModule_AddType(module, state->recording_type) != 0
-        || PyModule_AddFunctions(module, mp_pyhooks_methods) != 0
-        || add_tables(module) != 0) {
+    if (state->shim_error == NULL || state->rows_type == NULL ||
+        state->session_type == NULL || state->recording_type == NULL ||
+        !mp_pyhooks_init(state) ||
+        PyModule_AddObjectRef(module, "Error", state->error) != 0 ||
+        PyModule_AddObjectRef(module, "ShimError", state->shim_error) != 0 ||
+        PyModule_AddType(module, state->session_type) != 0 ||
+        PyModule_AddType(module, state->recording_type) != 0 ||
+        PyModule_AddFunctions(module, mp_pyhooks_methods) != 0 ||
+        add_tables(module) != 0) {
         return -1;
     }
     PyObject *none = PyLong_FromUnsignedLong(MP_NO_INDEX);
@@ -638,8 +638,7 @@ core_free(void *module)
 static PyModuleDef_Slot core_slots[] = {
     {Py_mod_exec, core_exec},
 #if PY_VERSION_HEX >= 0x030C0000
-    {Py_mod_multiple_interpreters,
-     Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
     {0, NULL},
 };

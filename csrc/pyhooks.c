@@ -9,20 +9,19 @@
  *
  * Names are those of modules (hook.h) and of parameters, by address.  They
  * keep no reference: Python's side forgets an object when it dies. */
-#include <string.h>
-
 #include "hook.h"
 #include "names.h"
 #include "pystack.h"
 #include "state.h"
+
+#include <string.h>
 
 static mp_names_t *the_parameter_names; /* made at init, lives for ever */
 
 static uint32_t
 name_of(PyObject *object)
 {
-    uint32_t name
-        = mp_names_get(mp_hook_module_names(), (uintptr_t)object);
+    uint32_t name = mp_names_get(mp_hook_module_names(), (uintptr_t)object);
     return name != MP_NO_INDEX
                ? name
                : mp_names_get(the_parameter_names, (uintptr_t)object);
@@ -48,7 +47,8 @@ call_back(PyObject *callback, PyObject *argument)
     Py_XDECREF(result);
 }
 
-/* ---- tensors ---------------------------------------------------------------- */
+/* ---- tensors
+ * ---------------------------------------------------------------- */
 
 /* The address and device of a tensor's storage; false if it has none
  * (sparse, meta, functional tensors). */
@@ -56,27 +56,30 @@ static bool
 storage_of(mp_module_state_t *state, PyObject *tensor, uint64_t *addr,
            int16_t *device)
 {
-    PyObject *storage
-        = PyObject_CallMethodNoArgs(tensor, state->str_untyped_storage);
-    PyObject *pointer = storage == NULL ? NULL : PyObject_CallMethodNoArgs(
-                            storage, state->str_data_ptr);
-    PyObject *number
-        = pointer == NULL
-              ? NULL
-              : PyObject_CallMethodNoArgs(tensor, state->str_get_device);
+    PyObject *storage =
+        PyObject_CallMethodNoArgs(tensor, state->str_untyped_storage);
+    PyObject *pointer =
+        storage == NULL
+            ? NULL
+            : PyObject_CallMethodNoArgs(storage, state->str_data_ptr);
+    PyObject *number =
+        pointer == NULL
+            ? NULL
+            : PyObject_CallMethodNoArgs(tensor, state->str_get_device);
     bool found = false;
     if (number != NULL) {
         *addr = PyLong_AsUnsignedLongLong(pointer);
         long index = PyLong_AsLong(number);
-        found = *addr != 0 && !PyErr_Occurred() && index >= MP_DEVICE_CPU
-                && index <= INT16_MAX;
+        found = *addr != 0 && !PyErr_Occurred() && index >= MP_DEVICE_CPU &&
+                index <= INT16_MAX;
         *device = (int16_t)index;
     }
     Py_XDECREF(storage);
     Py_XDECREF(pointer);
     Py_XDECREF(number);
     if (PyErr_Occurred()) {
-        PyErr_Clear(); /* expected: tensors without storage say so by raising */
+        PyErr_Clear(); /* expected: tensors without storage say so by raising
+                        */
     }
     return found;
 }
@@ -84,9 +87,8 @@ storage_of(mp_module_state_t *state, PyObject *tensor, uint64_t *addr,
 static bool
 is_tensor(const mp_module_state_t *state, PyObject *object)
 {
-    return state->tensor_type != NULL
-           && PyObject_TypeCheck(object,
-                                 (PyTypeObject *)state->tensor_type);
+    return state->tensor_type != NULL &&
+           PyObject_TypeCheck(object, (PyTypeObject *)state->tensor_type);
 }
 
 static void
@@ -127,14 +129,15 @@ mark_inputs(mp_module_state_t *state, PyObject *object, uint32_t owner,
     }
 }
 
-/* ---- the hooks ----------------------------------------------------------------- */
+/* ---- the hooks
+ * ----------------------------------------------------------------- */
 
 static bool
 enough(const char *name, Py_ssize_t count, Py_ssize_t least)
 {
     if (count < least) {
-        PyErr_Format(PyExc_TypeError, "%s takes at least %zd arguments",
-                     name, least);
+        PyErr_Format(PyExc_TypeError, "%s takes at least %zd arguments", name,
+                     least);
         return false;
     }
     return true;
@@ -164,16 +167,14 @@ module_pre_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (root && count > 1) {
         static const char text[] = "argument of the root module";
         mark_inputs(state, args[1],
-                    mp_intern_string(mp_hook_intern(), text,
-                                     sizeof(text) - 1),
+                    mp_intern_string(mp_hook_intern(), text, sizeof(text) - 1),
                     4);
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *
-module_hook(PyObject *Py_UNUSED(self), PyObject *const *args,
-            Py_ssize_t count)
+module_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
 {
     if (!enough("module_hook", count, 1)) {
         return NULL;
@@ -202,8 +203,8 @@ optimizer_post_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     mp_module_state_t *state = mp_state_of(self);
     int64_t left = mp_hook_optimizer_end(type_name(args[0]));
-    if (left > 0 && mp_hook_wanted() != 0
-        && state->on_optimizer_state != NULL) {
+    if (left > 0 && mp_hook_wanted() != 0 &&
+        state->on_optimizer_state != NULL) {
         call_back(state->on_optimizer_state, args[0]);
     }
     Py_RETURN_NONE;
@@ -230,7 +231,8 @@ gradient_hook(PyObject *self, PyObject *parameter)
     Py_RETURN_NONE;
 }
 
-/* ---- what Python tells ------------------------------------------------------------ */
+/* ---- what Python tells
+ * ------------------------------------------------------------ */
 
 static PyObject *
 mark_role(PyObject *Py_UNUSED(self), PyObject *args)
@@ -243,8 +245,8 @@ mark_role(PyObject *Py_UNUSED(self), PyObject *args)
                           &owner, &length)) {
         return NULL;
     }
-    if (device < MP_DEVICE_CPU || device > INT16_MAX || role < 0
-        || role > MP_ROLE_INPUT) {
+    if (device < MP_DEVICE_CPU || device > INT16_MAX || role < 0 ||
+        role > MP_ROLE_INPUT) {
         PyErr_SetString(PyExc_ValueError, "no such device or role");
         return NULL;
     }
@@ -270,20 +272,20 @@ mark_tensors(PyObject *self, PyObject *items)
         uint64_t addr;
         int16_t device;
         PyObject *item = Py_NewRef(PyList_GET_ITEM(items, i));
-        if (!PyTuple_Check(item)
-            || !PyArg_ParseTuple(item, "Ois#:mark_tensors", &tensor, &role,
-                                 &owner, &length)) {
+        if (!PyTuple_Check(item) ||
+            !PyArg_ParseTuple(item, "Ois#:mark_tensors", &tensor, &role,
+                              &owner, &length)) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "a tuple is expected");
             }
             Py_DECREF(item);
             return NULL;
         }
-        if (role >= 0 && role <= MP_ROLE_INPUT
-            && storage_of(state, tensor, &addr, &device)) {
-            mp_hook_role(addr, device, (mp_role_t)role,
-                         mp_intern_string(mp_hook_intern(), owner,
-                                          (size_t)length));
+        if (role >= 0 && role <= MP_ROLE_INPUT &&
+            storage_of(state, tensor, &addr, &device)) {
+            mp_hook_role(
+                addr, device, (mp_role_t)role,
+                mp_intern_string(mp_hook_intern(), owner, (size_t)length));
             marked++;
         }
         Py_DECREF(item);
@@ -303,9 +305,9 @@ name_object(PyObject *self, PyObject *args)
     }
     mp_names_t *names = is_tensor(state, object) ? the_parameter_names
                                                  : mp_hook_module_names();
-    mp_status_t status = mp_names_put(
-        names, (uintptr_t)object,
-        mp_intern_string(mp_hook_intern(), name, (size_t)length));
+    mp_status_t status =
+        mp_names_put(names, (uintptr_t)object,
+                     mp_intern_string(mp_hook_intern(), name, (size_t)length));
     if (status != MP_OK) {
         return mp_raise(state, MP_ERR_NOMEM, "naming an object", 0, NULL);
     }
@@ -368,8 +370,8 @@ set_codes(PyObject *self, PyObject *args)
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(backward);
-    bool valid = (module == Py_None || PyCode_Check(module))
-                 && count <= MP_PYSTACK_BACKWARD_CODES;
+    bool valid = (module == Py_None || PyCode_Check(module)) &&
+                 count <= MP_PYSTACK_BACKWARD_CODES;
     for (Py_ssize_t i = 0; valid && i < count; i++) {
         codes[i] = PyTuple_GET_ITEM(backward, i);
         valid = PyCode_Check(PyTuple_GET_ITEM(backward, i));
@@ -412,13 +414,13 @@ mp_pyhooks_init(mp_module_state_t *state)
     if (the_parameter_names == NULL) {
         the_parameter_names = mp_names_new();
     }
-    state->str_untyped_storage
-        = PyUnicode_InternFromString("untyped_storage");
+    state->str_untyped_storage = PyUnicode_InternFromString("untyped_storage");
     state->str_data_ptr = PyUnicode_InternFromString("data_ptr");
     state->str_get_device = PyUnicode_InternFromString("get_device");
     state->str_grad = PyUnicode_InternFromString("grad");
-    return the_parameter_names != NULL && state->str_untyped_storage != NULL && state->str_data_ptr != NULL
-           && state->str_get_device != NULL && state->str_grad != NULL;
+    return the_parameter_names != NULL && state->str_untyped_storage != NULL &&
+           state->str_data_ptr != NULL && state->str_get_device != NULL &&
+           state->str_grad != NULL;
 }
 
 int

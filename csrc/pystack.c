@@ -581,8 +581,8 @@ static bool
 runs_backward(const void *code)
 {
     for (size_t i = 0; i < MP_PYSTACK_BACKWARD_CODES; i++) {
-        if (code == atomic_load_explicit(&backward_codes[i],
-                                         memory_order_relaxed)) {
+        if (code ==
+            atomic_load_explicit(&backward_codes[i], memory_order_relaxed)) {
             return true;
         }
     }
@@ -606,9 +606,9 @@ walk(const PyThreadState *thread, level_t *levels)
         levels[count].code = code;
         levels[count].fingerprint = fingerprint(code);
         levels[count].index = mp_pyframe_index(frame, code);
-        levels[count].module =
-            MP_UNLIKELY(code == module_call) ? mp_pyframe_self(frame, code)
-                                             : NULL;
+        levels[count].module = MP_UNLIKELY(code == module_call)
+                                   ? mp_pyframe_self(frame, code)
+                                   : NULL;
         count++;
     }
     return count;

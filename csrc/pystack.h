@@ -42,13 +42,13 @@ void mp_pystack_set_codes(const void *module, const void *const *backward,
                           size_t backward_count);
 
 typedef struct {
-    uint32_t stack;  /* of the innermost Python frame; MP_NO_INDEX: the thread
-                        runs no Python, or memory ran out */
-    uint32_t module; /* name of the innermost module whose forward runs; one
-                        without a name has that of its class; MP_NO_INDEX:
-                        none, or none is looked for */
+    uint32_t stack;   /* of the innermost Python frame; MP_NO_INDEX: the thread
+                         runs no Python, or memory ran out */
+    uint32_t module;  /* name of the innermost module whose forward runs; one
+                         without a name has that of its class; MP_NO_INDEX:
+                         none, or none is looked for */
     uint64_t unnamed; /* address of an innermost module without a name; or 0 */
-    uint64_t root; /* address of the outermost module whose forward runs */
+    uint64_t root;    /* address of the outermost module whose forward runs */
     bool backward; /* inside a backward; modules outside of it do not count */
 } mp_pystack_t;
 

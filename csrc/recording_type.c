@@ -1,14 +1,14 @@
 /* recording_type.c - memprof._core.Recording: a window or a file, replayed. */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "category.h"
 #include "hook.h"
 #include "mem.h"
 #include "recording.h"
 #include "state.h"
 #include "timeline.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 typedef struct {
     PyObject_HEAD
@@ -56,9 +56,8 @@ recording_dealloc(PyObject *self)
 static recording_t *
 recording_new(mp_module_state_t *state)
 {
-    recording_t *recording
-        = (recording_t *)state->recording_type->tp_alloc(
-            state->recording_type, 0);
+    recording_t *recording = (recording_t *)state->recording_type->tp_alloc(
+        state->recording_type, 0);
     if (recording == NULL) {
         return NULL;
     }
@@ -91,12 +90,10 @@ mp_recording_from_window(mp_module_state_t *state, mp_window_t *window)
     recording->start_wall_ns = window->start_wall_ns;
     *window = (mp_window_t){0};
     size_t count;
-    mp_allocation_t *rows
-        = mp_tracker_allocations_mutable(recording->tracker, &count);
-    Py_BEGIN_ALLOW_THREADS
-    mp_category_assign(rows, count, recording->intern);
-    Py_END_ALLOW_THREADS
-    return (PyObject *)recording;
+    mp_allocation_t *rows =
+        mp_tracker_allocations_mutable(recording->tracker, &count);
+    Py_BEGIN_ALLOW_THREADS mp_category_assign(rows, count, recording->intern);
+    Py_END_ALLOW_THREADS return (PyObject *)recording;
 }
 
 /* The session whose steps a recording tells of: that of its first step. */
@@ -104,8 +101,8 @@ static uint64_t
 session_of(const mp_event_t *events, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (events[i].kind == MP_EVENT_STEP
-            || events[i].kind == MP_EVENT_WINDOW_BEGIN) {
+        if (events[i].kind == MP_EVENT_STEP ||
+            events[i].kind == MP_EVENT_WINDOW_BEGIN) {
             return events[i].addr;
         }
     }
@@ -131,8 +128,8 @@ replay(recording_t *recording)
     }
     if (status == MP_OK) {
         size_t count;
-        mp_allocation_t *rows
-            = mp_tracker_allocations_mutable(recording->tracker, &count);
+        mp_allocation_t *rows =
+            mp_tracker_allocations_mutable(recording->tracker, &count);
         mp_category_assign(rows, count, recording->intern);
     }
     return status;
@@ -169,17 +166,17 @@ mp_recording_from_data(mp_module_state_t *state, mp_recording_data_t *data)
     }
     Py_SETREF(recording->info, info);
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = replay(recording);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = replay(recording);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         Py_DECREF(recording);
         return mp_raise(state, status, "replaying the recording", 0, NULL);
     }
     return (PyObject *)recording;
 }
 
-/* ---- methods --------------------------------------------------------------- */
+/* ---- methods ---------------------------------------------------------------
+ */
 
 static PyObject *
 recording_events(PyObject *self, PyObject *Py_UNUSED(ignored))
@@ -193,8 +190,8 @@ static PyObject *
 recording_allocations(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     size_t count;
-    const mp_allocation_t *rows
-        = mp_tracker_allocations(((recording_t *)self)->tracker, &count);
+    const mp_allocation_t *rows =
+        mp_tracker_allocations(((recording_t *)self)->tracker, &count);
     return mp_rows_new(mp_state_of_type(Py_TYPE(self)), rows,
                        count * sizeof(mp_allocation_t), self, NULL);
 }
@@ -203,8 +200,8 @@ static PyObject *
 recording_steps(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     size_t count;
-    const mp_step_stats_t *rows
-        = mp_tracker_steps(((recording_t *)self)->tracker, &count);
+    const mp_step_stats_t *rows =
+        mp_tracker_steps(((recording_t *)self)->tracker, &count);
     return mp_rows_new(mp_state_of_type(Py_TYPE(self)), rows,
                        count * sizeof(mp_step_stats_t), self, NULL);
 }
@@ -214,8 +211,8 @@ recording_devices(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     const mp_tracker_t *tracker = ((recording_t *)self)->tracker;
     int16_t devices[256];
-    size_t count
-        = mp_tracker_devices(tracker, devices, MP_ARRAY_LENGTH(devices));
+    size_t count =
+        mp_tracker_devices(tracker, devices, MP_ARRAY_LENGTH(devices));
     if (count > MP_ARRAY_LENGTH(devices)) {
         count = MP_ARRAY_LENGTH(devices);
     }
@@ -239,8 +236,7 @@ device_number(PyObject *argument, int16_t *device)
         return false;
     }
     if (number < MP_DEVICE_CPU || number > INT16_MAX) {
-        PyErr_Format(PyExc_ValueError, "no device has the number %ld",
-                     number);
+        PyErr_Format(PyExc_ValueError, "no device has the number %ld", number);
         return false;
     }
     *device = (int16_t)number;
@@ -285,8 +281,7 @@ recording_stacks(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 /* An id argument below COUNT; false with IndexError. */
 static bool
-id_argument(PyObject *argument, uint32_t count, const char *noun,
-            uint32_t *id)
+id_argument(PyObject *argument, uint32_t count, const char *noun, uint32_t *id)
 {
     long long number = PyLong_AsLongLong(argument);
     if (number == -1 && PyErr_Occurred()) {
@@ -307,8 +302,8 @@ recording_text(PyObject *self, PyObject *argument)
     uint32_t id;
     const char *text;
     size_t length;
-    if (!id_argument(argument, mp_intern_strings(intern), "string", &id)
-        || !mp_intern_text(intern, id, &text, &length)) {
+    if (!id_argument(argument, mp_intern_strings(intern), "string", &id) ||
+        !mp_intern_text(intern, id, &text, &length)) {
         return NULL;
     }
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "replace");
@@ -336,11 +331,11 @@ recording_stack_ids(PyObject *self, PyObject *argument)
     PyObject *list = PyList_New(0);
     mp_stack_t node;
     mp_frame_t frame;
-    while (list != NULL && id != MP_NO_INDEX
-           && mp_intern_get_stack(intern, id, &node)
-           && mp_intern_get_frame(intern, node.frame, &frame)) {
-        PyObject *item = Py_BuildValue("(III)", frame.function, frame.file,
-                                       frame.line);
+    while (list != NULL && id != MP_NO_INDEX &&
+           mp_intern_get_stack(intern, id, &node) &&
+           mp_intern_get_frame(intern, node.frame, &frame)) {
+        PyObject *item =
+            Py_BuildValue("(III)", frame.function, frame.file, frame.line);
         if (item == NULL || PyList_Append(list, item) != 0) {
             Py_CLEAR(list);
         }
@@ -363,8 +358,8 @@ recording_timeline(PyObject *self, PyObject *args)
     PyObject *device_object;
     int kind;
     int16_t device;
-    if (!PyArg_ParseTuple(args, "Oi:timeline", &device_object, &kind)
-        || !device_number(device_object, &device)) {
+    if (!PyArg_ParseTuple(args, "Oi:timeline", &device_object, &kind) ||
+        !device_number(device_object, &device)) {
         return NULL;
     }
     if (kind != MP_TIMELINE_TOTALS && kind != MP_TIMELINE_CATEGORY) {
@@ -372,25 +367,23 @@ recording_timeline(PyObject *self, PyObject *args)
         return NULL;
     }
     size_t rows_count;
-    const mp_allocation_t *rows
-        = mp_tracker_allocations(recording->tracker, &rows_count);
+    const mp_allocation_t *rows =
+        mp_tracker_allocations(recording->tracker, &rows_count);
     mp_timeline_t timeline;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_timeline_build(recording->events, recording->count, rows,
-                               rows_count, device,
-                               (mp_timeline_kind_t)kind, &timeline);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_timeline_build(
+        recording->events, recording->count, rows, rows_count, device,
+        (mp_timeline_kind_t)kind, &timeline);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state, status, "building a timeline", 0, NULL);
     }
     size_t bytes = timeline.count * sizeof(int64_t);
-    PyObject *event
-        = mp_rows_new(state, timeline.event, bytes, NULL, mp_free);
-    PyObject *time
-        = mp_rows_new(state, timeline.time_ns, bytes, NULL, mp_free);
-    PyObject *values = mp_rows_new(
-        state, timeline.bytes, bytes * timeline.columns, NULL, mp_free);
+    PyObject *event = mp_rows_new(state, timeline.event, bytes, NULL, mp_free);
+    PyObject *time =
+        mp_rows_new(state, timeline.time_ns, bytes, NULL, mp_free);
+    PyObject *values = mp_rows_new(state, timeline.bytes,
+                                   bytes * timeline.columns, NULL, mp_free);
     if (event == NULL || time == NULL || values == NULL) {
         Py_XDECREF(event);
         Py_XDECREF(time);
@@ -439,12 +432,13 @@ recording_save(PyObject *self, PyObject *path)
 {
     recording_t *recording = (recording_t *)self;
     Py_ssize_t info_length;
-    const char *info
-        = PyUnicode_AsUTF8AndSize(recording->info, &info_length);
+    const char *info = PyUnicode_AsUTF8AndSize(recording->info, &info_length);
     PyObject *bytes = mp_path_bytes(path);
-    PyObject *temporary
-        = bytes == NULL ? NULL : PyBytes_FromFormat(
-              "%s.tmp%ld", PyBytes_AS_STRING(bytes), (long)getpid());
+    PyObject *temporary =
+        bytes == NULL
+            ? NULL
+            : PyBytes_FromFormat("%s.tmp%ld", PyBytes_AS_STRING(bytes),
+                                 (long)getpid());
     if (info == NULL || temporary == NULL) {
         Py_XDECREF(bytes);
         return NULL;
@@ -454,11 +448,9 @@ recording_save(PyObject *self, PyObject *path)
     const char *by = PyBytes_AS_STRING(temporary);
     int saved_errno = 0;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = save_to(recording, to, by, info, (size_t)info_length,
-                     &saved_errno);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(pinned);
+    Py_BEGIN_ALLOW_THREADS status =
+        save_to(recording, to, by, info, (size_t)info_length, &saved_errno);
+    Py_END_ALLOW_THREADS Py_DECREF(pinned);
     Py_DECREF(bytes);
     Py_DECREF(temporary);
     if (status != MP_OK) {
@@ -474,8 +466,7 @@ recording_close_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
     recording_t *recording = (recording_t *)self;
     mp_recording_writer_t *writer = recording->writer;
     Py_ssize_t info_length;
-    const char *info
-        = PyUnicode_AsUTF8AndSize(recording->info, &info_length);
+    const char *info = PyUnicode_AsUTF8AndSize(recording->info, &info_length);
     if (info == NULL) {
         return NULL;
     }
@@ -486,21 +477,19 @@ recording_close_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
     PyObject *pinned = Py_NewRef(recording->info);
     int saved_errno = 0;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_recording_writer_close(writer, info, (size_t)info_length,
-                                       recording->dropped, &saved_errno);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(pinned);
+    Py_BEGIN_ALLOW_THREADS status = mp_recording_writer_close(
+        writer, info, (size_t)info_length, recording->dropped, &saved_errno);
+    Py_END_ALLOW_THREADS Py_DECREF(pinned);
     if (status != MP_OK) {
         recording->stream_errno = saved_errno;
         return mp_raise(mp_state_of_type(Py_TYPE(self)), status,
-                        "finishing the streamed recording", saved_errno,
-                        NULL);
+                        "finishing the streamed recording", saved_errno, NULL);
     }
     Py_RETURN_NONE;
 }
 
-/* ---- attributes -------------------------------------------------------------- */
+/* ---- attributes
+ * -------------------------------------------------------------- */
 
 static PyObject *
 recording_get_info(PyObject *self, void *Py_UNUSED(closure))
@@ -581,7 +570,7 @@ static PyType_Slot recording_slots[] = {
 PyType_Spec mp_recording_spec = {
     .name = "memprof._core.Recording",
     .basicsize = sizeof(recording_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
-             | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
     .slots = recording_slots,
 };

@@ -1,9 +1,9 @@
 /* session_type.c - memprof._core.Session: one profile, seen from Python. */
-#include <string.h>
-
 #include "mem.h"
 #include "session.h"
 #include "state.h"
+
+#include <string.h>
 
 typedef struct {
     PyObject_HEAD
@@ -27,10 +27,8 @@ session_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     mp_session_t *session = session_of(self);
-    Py_BEGIN_ALLOW_THREADS
-    mp_session_free(session);
-    Py_END_ALLOW_THREADS
-    type->tp_free(self);
+    Py_BEGIN_ALLOW_THREADS mp_session_free(session);
+    Py_END_ALLOW_THREADS type->tp_free(self);
     Py_DECREF(type);
 }
 
@@ -70,8 +68,8 @@ session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL) {
         return NULL;
     }
-    mp_status_t status
-        = mp_session_new(&options, &((session_t *)self)->session);
+    mp_status_t status =
+        mp_session_new(&options, &((session_t *)self)->session);
     if (status != MP_OK) {
         Py_DECREF(self);
         return mp_raise(mp_state_of_type(type), status, "a new session", 0,
@@ -91,11 +89,10 @@ session_start(PyObject *self, PyObject *argument)
     if (seeding < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_start(session, seeding != 0, &took_over, error,
-                              sizeof(error));
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_start(
+        session, seeding != 0, &took_over, error, sizeof(error));
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status,
                         error[0] != '\0' ? error : "starting a session", 0,
                         NULL);
@@ -114,10 +111,8 @@ session_seed(PyObject *self, PyObject *argument)
     if (!mp_events_from(argument, &view, &events, &count)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_seed(session, events, count);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&view);
+    Py_BEGIN_ALLOW_THREADS status = mp_session_seed(session, events, count);
+    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
     if (status != MP_OK) {
         return mp_raise(state_of(self), status, "seeding", 0, NULL);
     }
@@ -137,10 +132,9 @@ session_step(PyObject *self, PyObject *argument)
     }
     mp_session_t *session = session_of(self);
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_step(session, (int32_t)number);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_step(session, (int32_t)number);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status, "a step", 0, NULL);
     }
     Py_RETURN_NONE;
@@ -157,10 +151,9 @@ session_window_begin(PyObject *self, PyObject *path)
     const char *text = bytes == NULL ? NULL : PyBytes_AS_STRING(bytes);
     int saved_errno = 0;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_window_begin(session, text, &saved_errno);
-    Py_END_ALLOW_THREADS
-    Py_XDECREF(bytes);
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_session_window_begin(session, text, &saved_errno);
+    Py_END_ALLOW_THREADS Py_XDECREF(bytes);
     if (status != MP_OK) {
         return mp_raise(state_of(self), status, "opening a recording window",
                         saved_errno, path);
@@ -174,12 +167,11 @@ session_window_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     mp_session_t *session = session_of(self);
     mp_window_t window;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_window_end(session, &window);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
-        return mp_raise(state_of(self), status, "ending a recording window",
-                        0, NULL);
+    Py_BEGIN_ALLOW_THREADS status = mp_session_window_end(session, &window);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state_of(self), status, "ending a recording window", 0,
+                        NULL);
     }
     return mp_recording_from_window(state_of(self), &window);
 }
@@ -190,10 +182,9 @@ session_snapshot(PyObject *self, PyObject *Py_UNUSED(ignored))
     mp_session_t *session = session_of(self);
     mp_window_t window;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_window_copy(session, &window);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_window_copy(session, &window);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status, "copying the open window", 0,
                         NULL);
     }
@@ -205,12 +196,10 @@ session_stop(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     mp_session_t *session = session_of(self);
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_stop(session);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
-        return mp_raise(state_of(self), status, "stopping a session", 0,
-                        NULL);
+    Py_BEGIN_ALLOW_THREADS status = mp_session_stop(session);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state_of(self), status, "stopping a session", 0, NULL);
     }
     Py_RETURN_NONE;
 }
@@ -220,10 +209,9 @@ session_flush(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     mp_session_t *session = session_of(self);
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_flush(session);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_flush(session);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status, "flushing", 0, NULL);
     }
     Py_RETURN_NONE;
@@ -234,22 +222,20 @@ session_status(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     mp_session_t *session = session_of(self);
     mp_session_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    mp_session_status(session, &status);
-    Py_END_ALLOW_THREADS
-    PyObject *error = status.stream_errno != 0
-                          ? PyUnicode_FromString(strerror(status.stream_errno))
-                          : Py_NewRef(Py_None);
-    return Py_BuildValue(
-        "{sOsOsOsOsKsKsnsNsN}", "running",
-        status.running ? Py_True : Py_False, "seeding",
-        status.seeding ? Py_True : Py_False, "recording",
-        status.recording ? Py_True : Py_False, "forked",
-        status.forked ? Py_True : Py_False, "events",
-        (unsigned long long)status.events, "dropped",
-        (unsigned long long)status.dropped, "own_bytes",
-        (Py_ssize_t)status.own_bytes, "stream_error", error, "defects",
-        mp_defects_dict(&status.defects));
+    Py_BEGIN_ALLOW_THREADS mp_session_status(session, &status);
+    Py_END_ALLOW_THREADS PyObject *error =
+        status.stream_errno != 0
+            ? PyUnicode_FromString(strerror(status.stream_errno))
+            : Py_NewRef(Py_None);
+    return Py_BuildValue("{sOsOsOsOsKsKsnsNsN}", "running",
+                         status.running ? Py_True : Py_False, "seeding",
+                         status.seeding ? Py_True : Py_False, "recording",
+                         status.recording ? Py_True : Py_False, "forked",
+                         status.forked ? Py_True : Py_False, "events",
+                         (unsigned long long)status.events, "dropped",
+                         (unsigned long long)status.dropped, "own_bytes",
+                         (Py_ssize_t)status.own_bytes, "stream_error", error,
+                         "defects", mp_defects_dict(&status.defects));
 }
 
 static PyObject *
@@ -259,10 +245,9 @@ session_followed_steps(PyObject *self, PyObject *Py_UNUSED(ignored))
     mp_step_stats_t *rows;
     size_t count;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_steps(session, &rows, &count);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_steps(session, &rows, &count);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status, "the steps", 0, NULL);
     }
     return mp_rows_new(state_of(self), rows, count * sizeof(mp_step_stats_t),
@@ -277,8 +262,7 @@ device_number(PyObject *argument, int16_t *device)
         return false;
     }
     if (number < MP_DEVICE_CPU || number > INT16_MAX) {
-        PyErr_Format(PyExc_ValueError, "no device has the number %ld",
-                     number);
+        PyErr_Format(PyExc_ValueError, "no device has the number %ld", number);
         return false;
     }
     *device = (int16_t)number;
@@ -295,10 +279,9 @@ session_stats(PyObject *self, PyObject *argument)
     if (!device_number(argument, &device)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_stats(session, device, &stats);
-    Py_END_ALLOW_THREADS
-    if (status == MP_ERR_ARG) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_stats(session, device, &stats);
+    Py_END_ALLOW_THREADS if (status == MP_ERR_ARG)
+    {
         Py_RETURN_NONE;
     }
     return mp_stats_dict(&stats);
@@ -310,10 +293,9 @@ session_scope_open(PyObject *self, PyObject *Py_UNUSED(ignored))
     mp_session_t *session = session_of(self);
     mp_scope_t scope = 0;
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_scope_open(session, &scope);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status = mp_session_scope_open(session, &scope);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status, "opening a scope", 0, NULL);
     }
     return PyLong_FromUnsignedLong(scope);
@@ -328,17 +310,17 @@ session_scope_peak(PyObject *self, PyObject *args)
     int16_t device;
     mp_device_stats_t stats;
     mp_status_t status;
-    if (!PyArg_ParseTuple(args, "IO:scope_peak", &scope, &device_object)
-        || !device_number(device_object, &device)) {
+    if (!PyArg_ParseTuple(args, "IO:scope_peak", &scope, &device_object) ||
+        !device_number(device_object, &device)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = mp_session_scope_peak(session, scope, device, &stats);
-    Py_END_ALLOW_THREADS
-    if (status != MP_OK) {
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_session_scope_peak(session, scope, device, &stats);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
         return mp_raise(state_of(self), status,
-                        "no such scope is open, or no such device was seen",
-                        0, NULL);
+                        "no such scope is open, or no such device was seen", 0,
+                        NULL);
     }
     return mp_stats_dict(&stats);
 }
@@ -351,10 +333,9 @@ session_scope_close(PyObject *self, PyObject *argument)
     if (scope == (unsigned long)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    (void)mp_session_scope_close(session, (mp_scope_t)scope);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS(void)
+        mp_session_scope_close(session, (mp_scope_t)scope);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyObject *

@@ -5,13 +5,13 @@
 #define MP_STATE_H
 
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "common.h"
 #include "event.h"
 #include "recording.h"
 #include "session.h"
 #include "tracker.h"
+
+#include <Python.h>
 
 typedef struct {
     PyObject *error;      /* memprof.MemprofError */
@@ -23,8 +23,8 @@ typedef struct {
     PyObject *tensor_type;        /* or NULL */
     PyObject *on_root_module;     /* or NULL */
     PyObject *on_optimizer_state; /* or NULL */
-    PyObject *module_code;    /* or NULL: what module calls pass through */
-    PyObject *backward_codes; /* or NULL: a tuple; what runs backwards */
+    PyObject *module_code;        /* or NULL: what module calls pass through */
+    PyObject *backward_codes;     /* or NULL: a tuple; what runs backwards */
     PyObject *str_untyped_storage, *str_data_ptr, *str_get_device, *str_grad;
 } mp_module_state_t;
 
@@ -40,14 +40,14 @@ PyObject *mp_raise(mp_module_state_t *state, mp_status_t status,
  * object; NULL with an exception. */
 PyObject *mp_path_bytes(PyObject *path);
 
-/* ---- arrays.c: memory that NumPy reads in place ---------------------------- */
+/* ---- arrays.c: memory that NumPy reads in place ----------------------------
+ */
 
 /* A read-only buffer over BYTES bytes at MEMORY.  OWNER is kept alive; with
  * RELEASE it is called on MEMORY at the end instead (OWNER may be NULL).  On
  * failure RELEASE is called too. */
 PyObject *mp_rows_new(mp_module_state_t *state, const void *memory,
-                      size_t bytes, PyObject *owner,
-                      void (*release)(void *));
+                      size_t bytes, PyObject *owner, void (*release)(void *));
 PyObject *mp_stats_dict(const mp_device_stats_t *stats);
 PyObject *mp_defects_dict(const mp_defects_t *defects);
 
@@ -58,7 +58,8 @@ bool mp_events_from(PyObject *object, Py_buffer *view,
 /* A stack as ((function, file, line), ...), innermost first. */
 PyObject *mp_stack_tuple(const mp_intern_t *intern, uint32_t stack);
 
-/* ---- types ------------------------------------------------------------------ */
+/* ---- types
+ * ------------------------------------------------------------------ */
 
 extern PyType_Spec mp_rows_spec;
 extern PyType_Spec mp_session_spec;
@@ -74,8 +75,7 @@ PyObject *mp_recording_from_data(mp_module_state_t *state,
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
 bool mp_pyhooks_init(mp_module_state_t *state);
-int  mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit,
-                         void *arg);
+int mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg);
 void mp_pyhooks_clear(mp_module_state_t *state);
 
 #endif

@@ -6,8 +6,10 @@ on the parameters. Nothing that is found is kept alive.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from memprof import _core, heap
@@ -15,6 +17,9 @@ from memprof.modules import Names
 
 DEPTH = 6
 """How deep an optimizer's state is searched for tensors."""
+
+_ENGINE_CALLERS = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
+"""The files from which torch's Python enters the autograd engine."""
 
 Marked = tuple[Any, int, str]
 """A tensor, the number of its role, its owner's name."""
@@ -43,11 +48,17 @@ class Roles:
         """Take the hooks off and forget the optimizers."""
         self._optimizers.clear()
         hooked, self._hooked = self._hooked, {}
+        # torch leaves an empty table where there was none. To take that away as
+        # well frees what a backward on another thread may be about to use.
+        alone = one_thread() and not backward_runs()
         for ref in hooked.values():
             ref.handle.remove()
             parameter = ref()
-            # torch keeps an empty table where there was none.
-            if parameter is not None and not parameter._post_accumulate_grad_hooks:
+            if (
+                alone
+                and parameter is not None
+                and not parameter._post_accumulate_grad_hooks
+            ):
                 parameter._post_accumulate_grad_hooks = None
 
     # -- who there is ----------------------------------------------------------
@@ -102,9 +113,13 @@ class Roles:
         try:
             if not parameter.is_leaf:
                 return marked
-            gradient = parameter.grad
             if parameter.requires_grad:
                 self._hook(parameter)
+            # A backward of another thread replaces .grad without the GIL, and to
+            # look at that moment is to crash. No check from Python is safe: the
+            # GIL changes hands right behind it. Our hook tells of these gradients
+            # when they are next accumulated.
+            gradient = parameter.grad if one_thread() else None
         except Exception:  # a subclass that does not let us
             return marked
         number = self._numbers["gradient"]
@@ -139,6 +154,30 @@ class Roles:
         ref.address = address
         ref.handle = parameter.register_post_accumulate_grad_hook(_core.gradient_hook)
         table[address] = ref
+
+
+def one_thread() -> bool:
+    """Whether this is the only thread that runs Python."""
+    return len(sys._current_frames()) == 1
+
+
+def backward_runs() -> bool:
+    """Whether a Python thread, this one included, is inside of autograd."""
+    frames = sys._current_frames()
+    here: FrameType | None = None
+    try:
+        while frames:
+            _, here = frames.popitem()
+            while here is not None:
+                if here.f_code.co_filename.endswith(_ENGINE_CALLERS):
+                    return True
+                here = here.f_back
+        return False
+    finally:
+        # One of them is this very frame: a cycle that would keep every tensor
+        # of our callers alive until the next garbage collection.
+        frames.clear()
+        here = None
 
 
 def _parameters(optimizer: Any) -> list[Any]:

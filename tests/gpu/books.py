@@ -43,4 +43,6 @@ def assert_whole(recording: Any) -> None:
     """Nothing dropped, nothing freed that was not seen born."""
     info = recording.info
     assert info["dropped"] == 0
-    assert {k: v for k, v in info["defects"].items() if v and k != "foreign_frees"} == {}
+    assert {
+        k: v for k, v in info["defects"].items() if v and k != "foreign_frees"
+    } == {}

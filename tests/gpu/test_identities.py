@@ -15,7 +15,7 @@ from torch import nn
 import memprof
 
 sys.path.insert(0, str(Path(__file__).parent))
-from books import assert_balanced, assert_whole  # noqa: E402
+from books import assert_balanced, assert_whole
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -119,9 +119,10 @@ def test_peak_equals_torch_requested_peak(tmp_path):
     prof.save(path)
     again = memprof.load(path)
     assert again.peak("cuda:0").requested == stats["requested_bytes.all.peak"]
-    assert again.peak("cuda:0", of="reserved").reserved == prof.peak(
-        "cuda:0", of="reserved"
-    ).reserved
+    assert (
+        again.peak("cuda:0", of="reserved").reserved
+        == prof.peak("cuda:0", of="reserved").reserved
+    )
 
 
 RANDOM_PROGRAM = """
@@ -165,18 +166,27 @@ print("balanced", len(prof.allocations()))
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "settings",
-    ["", "expandable_segments:True", "roundup_power2_divisions:4",
-     "max_split_size_mb:64,garbage_collection_threshold:0.6"],
+    [
+        "",
+        "expandable_segments:True",
+        "roundup_power2_divisions:4",
+        "max_split_size_mb:64,garbage_collection_threshold:0.6",
+    ],
 )
 def test_random_program_in_a_fresh_process(settings, seed):
     import os
 
     root = str(Path(__file__).parents[2])
-    program = RANDOM_PROGRAM.format(gpu=str(Path(__file__).parent), root=root, seed=seed)
+    program = RANDOM_PROGRAM.format(
+        gpu=str(Path(__file__).parent), root=root, seed=seed
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings,
-             "PYTORCH_ALLOC_CONF": settings},
+        env={
+            **os.environ,
+            "PYTORCH_CUDA_ALLOC_CONF": settings,
+            "PYTORCH_ALLOC_CONF": settings,
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -239,7 +249,8 @@ def test_cuda_that_comes_up_later_is_followed():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0 and "seen" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "seen" in done.stdout, done.stdout + done.stderr
 
 
 def test_cuda_graph_capture_and_replay_stay_balanced():
@@ -287,14 +298,18 @@ def test_unsupported_backend_is_named():
 
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync",
-             "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
+        env={
+            **os.environ,
+            "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync",
+            "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync",
+        },
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "cudaMallocAsync" in done.stdout and "False" in done.stdout
+    assert "cudaMallocAsync" in done.stdout
+    assert "False" in done.stdout
 
 
 def test_torch_profiler_inside_and_user_history_intact():
@@ -303,15 +318,18 @@ def test_torch_profiler_inside_and_user_history_intact():
         with memprof.profile() as prof:
             with torch.profiler.profile(
                 profile_memory=True,
-                activities=[torch.profiler.ProfilerActivity.CUDA,
-                            torch.profiler.ProfilerActivity.CPU],
+                activities=[
+                    torch.profiler.ProfilerActivity.CUDA,
+                    torch.profiler.ProfilerActivity.CPU,
+                ],
             ) as theirs:
                 x = torch.randn(100, 100, device="cuda")
                 (x @ x).sum().item()
             assert_balanced(prof)
         assert len(theirs.events()) > 0
-        assert any(e.device_type == torch.autograd.DeviceType.CUDA
-                   for e in theirs.events())
+        assert any(
+            e.device_type == torch.autograd.DeviceType.CUDA for e in theirs.events()
+        )
         assert torch.cuda.memory._snapshot()["device_traces"][0]
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
@@ -342,6 +360,7 @@ def test_backward_thread_is_named_with_its_forward():
     rows = prof.allocations("cuda:0")
     weight_grads = rows[rows["size"] == 203 * 101 * 4]
     assert len(weight_grads) >= 1
-    named = {prof.module(int(m)) for m in weight_grads["forward_module"]
-             if m != 0xFFFFFFFF}
+    named = {
+        prof.module(int(m)) for m in weight_grads["forward_module"] if m != 0xFFFFFFFF
+    }
     assert named == {"0"}

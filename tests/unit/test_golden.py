@@ -43,9 +43,7 @@ def test_the_end_of_every_step_is_what_torch_counted(golden):
         live = recording.allocations("cuda:0")
         born = live["born_event"] <= moment.event
         asked = (live["died_event"] < 0) | (live["died_event"] > moment.event)
-        done = (live["completed_event"] < 0) | (
-            live["completed_event"] > moment.event
-        )
+        done = (live["completed_event"] < 0) | (live["completed_event"] > moment.event)
         assert int((born & asked).sum()) == theirs["allocation.all.current"]
         assert int((born & done).sum()) == theirs["active.all.current"]
         assert moment.active == theirs["requested_bytes.all.current"]
