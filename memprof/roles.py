@@ -54,6 +54,8 @@ class Roles:
         for ref in hooked.values():
             ref.handle.remove()
             parameter = ref()
+            if parameter is not None and hasattr(parameter, "_fix_weakref"):
+                parameter._fix_weakref()  # older torch: the graph may own it
             if (
                 alone
                 and parameter is not None

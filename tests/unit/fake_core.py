@@ -150,6 +150,7 @@ class FakeCore(types.ModuleType):
     """The module ``memprof._core``."""
 
     NO_INDEX = 0xFFFFFFFF
+    STACKS_UNAVAILABLE: str | None = None
     EVENT_KINDS = KINDS
     PHASES = ("other", "forward", "backward", "optimizer")
     ROLES = ("none", "parameter", "buffer", "gradient", "optimizer_state", "input")
@@ -173,6 +174,8 @@ class FakeCore(types.ModuleType):
         self.fed = b""
         self.marked: list[tuple[Any, int, str]] = []
         self.callbacks: tuple[Any, ...] = (None, None, None)
+        self.codes: tuple[Any, ...] = (None, ())
+        self.strangers = (0, 0)
         self.clock = 0
         self.Session = type("Session", (FakeSession,), {"core": self})
 
@@ -215,6 +218,13 @@ class FakeCore(types.ModuleType):
 
     def set_callbacks(self, *callbacks: Any) -> None:
         self.callbacks = callbacks
+
+    def set_codes(self, module: Any, backward: tuple[Any, ...]) -> None:
+        self.codes = (module, backward)
+
+    def take_strangers(self) -> tuple[int, int]:
+        met, self.strangers = self.strangers, (0, 0)
+        return met
 
     def feed(self, rows: bytes) -> int:
         self.fed += bytes(rows)
@@ -279,6 +289,7 @@ class Module:
     """A module, as far as tables go."""
 
     def __init__(self, **parts: Any) -> None:
+        self.hooks: list[Any] = []
         self._modules = {k: v for k, v in parts.items() if isinstance(v, Module)}
         self._parameters = {
             k: v for k, v in parts.items() if isinstance(v, Tensor) and v.requires_grad
@@ -288,6 +299,19 @@ class Module:
             for k, v in parts.items()
             if isinstance(v, Tensor) and not v.requires_grad
         }
+
+    def _call_impl(self) -> None:
+        pass
+
+    def register_forward_pre_hook(self, hook: Any) -> Handle:
+        return Handle(self.hooks, hook)
+
+    def register_forward_hook(self, hook: Any, *, always_call: bool = False) -> Handle:
+        return Handle(self.hooks, hook)
+
+
+def run_backward() -> None:
+    """Stands for torch.autograd.backward and grad."""
 
 
 class Optimizer:
@@ -329,6 +353,7 @@ class FakeTorch(types.ModuleType):
                 register_optimizer_step_post_hook=lambda h: hang("optimizer_post", h),
             ),
         )
+        self.autograd = space(backward=run_backward, grad=run_backward, graph=space())
         self._C = space(DisableTorchFunctionSubclass=contextlib.nullcontext)
         self.cuda = space(
             is_initialized=lambda: False,

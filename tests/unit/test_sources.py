@@ -167,6 +167,77 @@ def test_new_model_and_optimizer_are_learnt_when_they_run(m):
     assert weight._post_accumulate_grad_hooks is None
 
 
+def test_beside_other_threads_gradients_are_left_alone(m):
+    """A backward of another thread may be replacing them, without the GIL."""
+    import threading
+
+    reads: list[Any] = []
+
+    class Careful(m.torch.Tensor):
+        @property
+        def grad(self) -> Any:
+            reads.append(self)
+            return None
+
+        @grad.setter
+        def grad(self, value: Any) -> None:
+            pass
+
+    model = m.torch.nn.Module(w=Careful(True))
+    weight = model._parameters["w"]
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with m.profile():
+            assert weight._post_accumulate_grad_hooks == [m.core.gradient_hook]
+        assert reads == []
+        # Not None: to free torch's table is to pull it from under a backward.
+        assert weight._post_accumulate_grad_hooks == []
+    finally:
+        done.set()
+        other.join()
+    with m.profile():
+        assert reads
+    assert weight._post_accumulate_grad_hooks is None
+
+
+def test_only_models_are_hooked_where_stacks_can_be_walked(m):
+    Module = m.torch.nn.Module
+    model = Module(layer=Module(w=tensor(m)))
+    later = Module(layer=Module(w=tensor(m)))
+    with m.profile():
+        assert model.hooks == [m.core.module_pre_hook, m.core.module_hook]
+        assert model._modules["layer"].hooks == []
+        assert m.torch.hooks["pre"] == m.torch.hooks["post"] == []
+        assert m.core.codes[0] is Module._call_impl.__code__
+        m.core.callbacks[1](later)
+        assert len(later.hooks) == 2
+    assert model.hooks == later.hooks == []
+    assert m.core.codes == (None, ())
+
+
+def test_every_module_is_hooked_where_they_cannot(m):
+    m.core.STACKS_UNAVAILABLE = "another Python"
+    model = m.torch.nn.Module(layer=m.torch.nn.Module(w=tensor(m)))
+    with m.profile():
+        assert model.hooks == []
+        assert m.torch.hooks["pre"] == [m.core.module_pre_hook]
+        assert m.torch.hooks["post"] == [m.core.module_hook]
+    assert m.torch.hanging() == 0
+
+
+def test_strangers_on_a_stack_cause_one_walk(m):
+    with m.profile() as prof:
+        model = m.torch.nn.Module(layer=m.torch.nn.Module(w=tensor(m)))
+        inner = model._modules["layer"]
+        for _ in range(2):  # met again: not looked for again
+            m.core.strangers = (id(inner), 0)
+            prof.step()
+        assert m.core.names[id(inner)] == "layer"
+        assert len(model.hooks) == 2
+
+
 def test_hooks_of_others_stay(m):
     weight = tensor(m)
     mine = weight.register_post_accumulate_grad_hook(print)
