@@ -226,6 +226,8 @@ class Live:
         the_hooks().tell_dynamo()
         if self._waiting and cuda.is_up(self._torch):
             self.attach_late()
+        if self._options.modules:
+            the_hooks().meet_strangers(self._torch)
         self._session.step(number)
 
     def window_begin(self, path: str | None) -> None:
