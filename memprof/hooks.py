@@ -185,7 +185,7 @@ class Hooks:
         Returns:
             How many storages were adopted, and their bytes.
         """
-        found = heap.look(torch)
+        found = heap.look(torch, tensors=cpu)
         with self._lock:
             for root in heap.roots(found.modules):
                 self.names.add_root(root)

@@ -100,6 +100,60 @@ def test_shared_and_cyclic_modules_are_walked_once(m):
     assert m.heap.roots([shared, model]) == []
 
 
+def test_looking_does_not_break_tuples_that_others_are_making(m):
+    import sys
+    import threading
+
+    ballast = [[number] for number in range(50_000)]
+    model = m.torch.nn.Module(w=tensor(m))
+    kept = [tensor(m) for _ in range(5)]
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                tuple(number for number in range(60))
+            except SystemError as problem:
+                errors.append(problem)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for worker in workers:
+            worker.start()
+        for _ in range(40):
+            found = m.heap.look(m.torch, tensors=True)
+            assert [id(x) for x in found.modules] == [id(model)]
+            assert {id(x) for x in found.tensors} >= {id(x) for x in kept}
+            assert len(found.tensors) == len(kept) + 1
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert errors == []
+    assert m.heap.look(m.torch, tensors=False).tensors == []
+    assert gc.isenabled()
+    del ballast
+
+
+def test_looking_leaves_no_references_behind(m):
+    import sys
+
+    thing = m.torch.nn.Module()
+    other = [thing]
+    before = sys.getrefcount(thing), sys.getrefcount(other)
+    for collect in (False, True):
+        if collect:
+            gc.collect()
+        found = m.heap.look(m.torch, tensors=True)
+        assert found.modules == [thing]
+        del found
+        assert (sys.getrefcount(thing), sys.getrefcount(other)) == before
+
+
 def test_the_largest_root_comes_first(m):
     Module = m.torch.nn.Module
     small, large = Module(a=tensor(m)), Module(a=tensor(m), b=tensor(m))
@@ -228,14 +282,18 @@ def test_every_module_is_hooked_where_they_cannot(m):
 
 
 def test_strangers_on_a_stack_cause_one_walk(m):
+    looking = m.heap.look
     with m.profile() as prof:
         model = m.torch.nn.Module(layer=m.torch.nn.Module(w=tensor(m)))
         inner = model._modules["layer"]
-        for _ in range(2):  # met again: not looked for again
-            m.core.strangers = (id(inner), 0)
-            prof.step()
+        m.core.strangers = (id(inner), 0)
+        prof.step()
         assert m.core.names[id(inner)] == "layer"
         assert len(model.hooks) == 2
+        m.hooks.heap.look = None  # met again, it is not looked for again
+        m.core.strangers = (id(inner), 0)
+        prof.step()
+        m.hooks.heap.look = looking
 
 
 def test_hooks_of_others_stay(m):
