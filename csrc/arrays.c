@@ -202,3 +202,18 @@ mp_stack_tuple(const mp_intern_t *intern, uint32_t stack)
     Py_DECREF(list);
     return tuple;
 }
+
+bool
+mp_device_number(PyObject *argument, int16_t *device)
+{
+    long number = PyLong_AsLong(argument);
+    if (number == -1 && PyErr_Occurred()) {
+        return false;
+    }
+    if (number < MP_DEVICE_CPU || number > INT16_MAX) {
+        PyErr_Format(PyExc_ValueError, "no device has the number %ld", number);
+        return false;
+    }
+    *device = (int16_t)number;
+    return true;
+}

@@ -228,27 +228,12 @@ recording_devices(PyObject *self, PyObject *Py_UNUSED(ignored))
     return list;
 }
 
-static bool
-device_number(PyObject *argument, int16_t *device)
-{
-    long number = PyLong_AsLong(argument);
-    if (number == -1 && PyErr_Occurred()) {
-        return false;
-    }
-    if (number < MP_DEVICE_CPU || number > INT16_MAX) {
-        PyErr_Format(PyExc_ValueError, "no device has the number %ld", number);
-        return false;
-    }
-    *device = (int16_t)number;
-    return true;
-}
-
 static PyObject *
 recording_stats(PyObject *self, PyObject *argument)
 {
     int16_t device;
     mp_device_stats_t stats;
-    if (!device_number(argument, &device)) {
+    if (!mp_device_number(argument, &device)) {
         return NULL;
     }
     if (!mp_tracker_stats(((recording_t *)self)->tracker, device, &stats)) {
@@ -359,7 +344,7 @@ recording_timeline(PyObject *self, PyObject *args)
     int kind;
     int16_t device;
     if (!PyArg_ParseTuple(args, "Oi:timeline", &device_object, &kind) ||
-        !device_number(device_object, &device)) {
+        !mp_device_number(device_object, &device)) {
         return NULL;
     }
     if (kind != MP_TIMELINE_TOTALS && kind != MP_TIMELINE_CATEGORY) {

@@ -254,21 +254,6 @@ session_followed_steps(PyObject *self, PyObject *Py_UNUSED(ignored))
                        NULL, mp_free);
 }
 
-static bool
-device_number(PyObject *argument, int16_t *device)
-{
-    long number = PyLong_AsLong(argument);
-    if (number == -1 && PyErr_Occurred()) {
-        return false;
-    }
-    if (number < MP_DEVICE_CPU || number > INT16_MAX) {
-        PyErr_Format(PyExc_ValueError, "no device has the number %ld", number);
-        return false;
-    }
-    *device = (int16_t)number;
-    return true;
-}
-
 static PyObject *
 session_stats(PyObject *self, PyObject *argument)
 {
@@ -276,7 +261,7 @@ session_stats(PyObject *self, PyObject *argument)
     int16_t device;
     mp_device_stats_t stats;
     mp_status_t status;
-    if (!device_number(argument, &device)) {
+    if (!mp_device_number(argument, &device)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status = mp_session_stats(session, device, &stats);
@@ -311,7 +296,7 @@ session_scope_peak(PyObject *self, PyObject *args)
     mp_device_stats_t stats;
     mp_status_t status;
     if (!PyArg_ParseTuple(args, "IO:scope_peak", &scope, &device_object) ||
-        !device_number(device_object, &device)) {
+        !mp_device_number(device_object, &device)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status =

@@ -55,6 +55,9 @@ PyObject *mp_defects_dict(const mp_defects_t *defects);
 bool mp_events_from(PyObject *object, Py_buffer *view,
                     const mp_event_t **events, size_t *count);
 
+/* A device argument: -1 or a CUDA index.  False with an exception. */
+bool mp_device_number(PyObject *argument, int16_t *device);
+
 /* A stack as ((function, file, line), ...), innermost first. */
 PyObject *mp_stack_tuple(const mp_intern_t *intern, uint32_t stack);
 

@@ -846,13 +846,20 @@ be_a_child(mp_session_t *session)
     _exit(0);
 }
 
+typedef struct {
+    bool begun; /* the thread has its context: it allocates no more */
+    bool enough;
+} busy_t;
+
 static void *
 alloc_until_told(void *argument)
 {
+    busy_t *busy = argument;
     uint64_t count = 0;
-    while (!__atomic_load_n((bool *)argument, __ATOMIC_ACQUIRE)) {
+    while (!__atomic_load_n(&busy->enough, __ATOMIC_ACQUIRE)) {
         alloc((1 + count++ % 100) << 20, 1);
         release((1 + (count - 1) % 100) << 20);
+        __atomic_store_n(&busy->begun, true, __ATOMIC_RELEASE);
         usleep(10);
     }
     return NULL;
@@ -863,11 +870,19 @@ test_session_child_of_a_fork_is_harmless(void)
 {
     mp_session_t *session = new_session();
     const char *path = mp_test_path("parent.memprof");
-    bool enough = false;
+    busy_t busy = {false, false};
     pthread_t thread;
     start(session);
     window_begin(session, path);
-    MP_CHECK(pthread_create(&thread, NULL, alloc_until_told, &enough) == 0);
+    MP_CHECK(pthread_create(&thread, NULL, alloc_until_told, &busy) == 0);
+    /* AddressSanitizer does not take its allocator's locks at a fork: a child
+     * forked while another thread starts, which allocates, may wait for one
+     * for ever.  So the busy thread has begun, and the drain thread has had
+     * the time to. */
+    usleep(50000);
+    while (!__atomic_load_n(&busy.begun, __ATOMIC_ACQUIRE)) {
+        usleep(10);
+    }
     for (uint64_t i = 1; i <= 10; i++) {
         alloc(i << 8, 1);
         pid_t child = fork();
@@ -879,7 +894,7 @@ test_session_child_of_a_fork_is_harmless(void)
         MP_CHECK_EQ(waitpid(child, &status, 0), child);
         MP_CHECK_EQ(status, 0);
     }
-    __atomic_store_n(&enough, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&busy.enough, true, __ATOMIC_RELEASE);
     MP_CHECK(pthread_join(thread, NULL) == 0);
     MP_CHECK_EQ(requested(session, CPU), 10);
     mp_window_t window = window_end(session);
