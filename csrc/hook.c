@@ -27,10 +27,9 @@ typedef struct {
     const void *op;
     uint32_t name; /* string id; MP_NO_INDEX: not asked for yet */
     uint8_t scope; /* mp_op_scope_t */
-    bool described;
     bool logged;
     bool plain_allocator; /* aten::empty and its kin: the op above counts */
-    bool engine;          /* the autograd engine's frame around a node */
+    bool engine;          /* the autograd engine's frame of a node */
     bool makes_node;      /* has a forward's sequence number */
     uint64_t sequence;
     uint64_t thread;
@@ -51,7 +50,8 @@ typedef struct {
     uint32_t op_depth;       /* may exceed MAX_OPS: the rest is not kept */
     uint32_t running_ops;    /* entries that are not regions */
     uint32_t outermost;      /* the first of them */
-    uint32_t backward_depth; /* backward nodes among them */
+    uint32_t described;      /* of the entries kept: the first so many */
+    uint32_t backward_depth; /* backward nodes among those */
     uint32_t optimizer_depth;
     uint32_t optimizer_name; /* of the outermost; and how deep it began: */
     uint32_t optimizer_modules, optimizer_backwards;
@@ -120,13 +120,20 @@ context_free(void *pointer)
 {
     context_t *context = pointer;
     context->in_hook = true;
-    context->running_ops = 0; /* their frames are gone */
-    for (uint32_t i = context->op_depth < MAX_OPS ? context->op_depth
-                                                  : MAX_OPS;
-         i-- > 0;) {
+    /* The frames of ops are gone; only regions outlive their thread. */
+    uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
+    uint32_t regions = 0;
+    for (uint32_t i = 0; i < kept; i++) {
         if (context->ops[i].scope == MP_OP_SCOPE_USER) {
-            leave_region(context, i);
+            context->ops[regions++] = context->ops[i];
         }
+    }
+    context->op_depth = regions;
+    context->described = regions;
+    context->running_ops = 0;
+    context->backward_depth = 0;
+    while (context->op_depth > 0) {
+        leave_region(context, context->op_depth - 1);
     }
     this_thread = NULL;
     this_thread_ended = true;
@@ -264,18 +271,25 @@ is_plain_allocator(const char *name)
 }
 
 /* Names of ops that have a schema stay where they are for ever, so the
- * pointer finds the id; others die with the op, so the text is compared. */
+ * pointer finds the id; others die with the op, so the text is compared.  The
+ * frame in which the autograd engine runs a node goes by the node's name. */
 static const name_entry_t *
 name_find(context_t *context, const char *text)
 {
     static const name_entry_t none = {NULL, MP_NO_INDEX, false, false};
+    static const char engine_prefix[] =
+        "autograd::engine::evaluate_function: ";
     if (text == NULL) {
         return &none;
+    }
+    bool engine = starts_with(text, engine_prefix);
+    if (engine) {
+        text += sizeof(engine_prefix) - 1;
     }
     size_t slot =
         ((uintptr_t)text >> 3 ^ (uintptr_t)text >> 11) & (NAME_CACHE - 1);
     name_entry_t *entry = &context->names[slot];
-    if (entry->pointer == text) {
+    if (entry->pointer == text && entry->engine == engine) {
         const char *known;
         size_t length;
         if (mp_intern_text(the_intern, entry->name, &known, &length) &&
@@ -288,7 +302,7 @@ name_find(context_t *context, const char *text)
         .pointer = text,
         .name = name,
         .plain_allocator = is_plain_allocator(text),
-        .engine = starts_with(text, "autograd::engine::evaluate_function"),
+        .engine = engine,
     };
     return name == MP_NO_INDEX ? &none : entry;
 }
@@ -353,21 +367,48 @@ kept_op(context_t *context, uint32_t depth)
 static void
 describe(context_t *context, op_entry_t *entry)
 {
-    if (entry->described) {
-        return;
-    }
     mp_op_fact_t fact = {.name = NULL, .sequence = -1};
     mp_hook_shim()->describe_op(entry->op, &fact);
     const name_entry_t *name = name_find(context, fact.name);
-    entry->described = true;
+    bool region = entry->scope == MP_OP_SCOPE_USER;
     entry->name = name->name;
     entry->plain_allocator = name->plain_allocator;
-    entry->engine = name->engine;
+    entry->engine = name->engine && !region;
     entry->sequence = fact.sequence < 0 ? UINT64_MAX : (uint64_t)fact.sequence;
     entry->thread = fact.thread;
-    entry->forward_thread = fact.forward_thread;
-    entry->makes_node = entry->scope == MP_OP_SCOPE_FUNCTION &&
-                        fact.sequence >= 0 && !entry->engine;
+    entry->forward_thread = 0;
+    entry->makes_node = fact.sequence >= 0 && !entry->engine && !region;
+}
+
+/* Learn of the ops that began since the last look.  Regions were described
+ * when they began. */
+static inline void
+describe_ops(context_t *context)
+{
+    uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
+    if (MP_LIKELY(context->described == kept)) {
+        return;
+    }
+    op_entry_t *frame = NULL;
+    for (uint32_t i = context->described; i < kept; i++) {
+        op_entry_t *entry = &context->ops[i];
+        if (entry->scope != MP_OP_SCOPE_USER) {
+            describe(context, entry);
+            if (entry->engine) {
+                context->backward_depth++;
+                frame = entry;
+            }
+        }
+    }
+    context->described = kept;
+    mp_node_fact_t node;
+    /* torch knows the innermost node that runs.  Further out there may be
+     * another one that touched no memory yet: it stays without a number. */
+    if (frame != NULL && mp_hook_shim()->current_node(&node)) {
+        frame->sequence =
+            node.sequence < 0 ? UINT64_MAX : (uint64_t)node.sequence;
+        frame->forward_thread = node.thread;
+    }
 }
 
 /* In an optimizer's step and in nothing that began inside it: an optimizer
@@ -384,6 +425,7 @@ in_optimizer(const context_t *context)
 static void
 fill_place(context_t *context, mp_event_t *event)
 {
+    describe_ops(context);
     event->time_ns = mp_clock_now();
     event->thread = context->number;
     event->op = MP_NO_INDEX;
@@ -410,13 +452,9 @@ fill_place(context_t *context, mp_event_t *event)
         }
     }
     else if (context->running_ops > 0 && context->outermost < MAX_OPS) {
-        /* The engine gives a node's saved tensors back after the node. */
-        op_entry_t *outermost = &context->ops[context->outermost];
-        describe(context, outermost);
-        event->phase = outermost->engine       ? MP_PHASE_BACKWARD
-                       : depth > 0             ? MP_PHASE_FORWARD
-                       : outermost->makes_node ? MP_PHASE_FORWARD
-                                               : MP_PHASE_OTHER;
+        const op_entry_t *outermost = &context->ops[context->outermost];
+        event->phase = depth > 0 || outermost->makes_node ? MP_PHASE_FORWARD
+                                                          : MP_PHASE_OTHER;
     }
     else if (depth > 0) {
         event->phase = MP_PHASE_FORWARD;
@@ -438,11 +476,10 @@ write_ops(context_t *context, mp_event_t *event)
         if (entry->scope == MP_OP_SCOPE_USER) {
             continue; /* a region: written when it began */
         }
-        describe(context, entry);
         if (outermost == MP_NO_INDEX) {
             outermost = entry->name;
         }
-        if (!entry->plain_allocator && !entry->engine) {
+        if (!entry->plain_allocator) {
             counting = entry->name;
         }
         if (entry->logged) {
@@ -468,7 +505,7 @@ write_ops(context_t *context, mp_event_t *event)
             .device = MP_DEVICE_CPU,
             .flags = event->flags,
         };
-        if (entry->scope == MP_OP_SCOPE_BACKWARD) {
+        if (entry->engine) {
             begin->flags |= MP_FLAG_BACKWARD_OP;
         }
         entry->logged = true;
@@ -658,7 +695,6 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
     entry->op = op;
     entry->name = MP_NO_INDEX;
     entry->scope = (uint8_t)scope;
-    entry->described = false;
     entry->logged = false;
     if (scope == MP_OP_SCOPE_USER) {
         /* It may end on another thread, and then its address is no longer
@@ -677,7 +713,6 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
         context->op_instance++;
         context->outermost = context->op_depth - 1;
     }
-    context->backward_depth += scope == MP_OP_SCOPE_BACKWARD;
 }
 
 static void
@@ -698,12 +733,17 @@ leave_ops(context_t *context, uint32_t depth)
     uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
     for (uint32_t i = kept; i-- > depth;) {
         const op_entry_t *entry = &context->ops[i];
+        if (i < context->described) {
+            context->described = i;
+            context->backward_depth -= entry->engine;
+        }
+        context->op_depth = i; /* before the end is written: nothing asks
+                                  about what is over */
         if (entry->scope == MP_OP_SCOPE_USER) {
             write_end(context, MP_EVENT_REGION_END, entry->name);
             continue;
         }
         context->running_ops--;
-        context->backward_depth -= entry->scope == MP_OP_SCOPE_BACKWARD;
         if (entry->logged) {
             write_end(context, MP_EVENT_OP_END, entry->name);
         }
@@ -720,6 +760,7 @@ leave_region(context_t *context, uint32_t index)
     memmove(&context->ops[index], &context->ops[index + 1],
             (kept - index - 1) * sizeof(op_entry_t));
     context->op_depth--;
+    context->described -= context->described > index;
     if (context->outermost > index) {
         context->outermost--;
     }
@@ -874,6 +915,7 @@ mp_hook_optimizer_begin(uint32_t name)
     if (context->optimizer_depth > 0 && context->optimizer_name == name) {
         context->optimizer_depth = 0; /* an exception left its last step */
     }
+    describe_ops(context);
     if (context->optimizer_depth++ == 0) {
         context->optimizer_name = name;
         context->optimizer_modules = context->module_depth;
@@ -1060,6 +1102,7 @@ mp_hook_after_fork(void)
     if (this_thread != NULL) {
         this_thread->number = mp_thread_number();
         this_thread->op_depth = 0;
+        this_thread->described = 0;
         this_thread->running_ops = 0;
         this_thread->backward_depth = 0;
         this_thread->optimizer_depth = 0;

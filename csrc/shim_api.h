@@ -12,7 +12,7 @@
 #include "common.h"
 #include "event.h"
 
-#define MP_SHIM_API_VERSION 1u
+#define MP_SHIM_API_VERSION 2u
 
 /* A fact of the CUDA caching allocator, as torch tells it. */
 typedef struct {
@@ -27,16 +27,20 @@ typedef struct {
 
 /* What the shim tells about one running op, on demand. */
 typedef struct {
-    const char *name;        /* valid until the op ends */
-    int64_t sequence;        /* autograd sequence number; -1: none */
-    uint64_t thread;         /* logical thread that runs the op */
-    uint64_t forward_thread; /* of a backward node; 0: not one */
+    const char *name; /* valid until the op ends */
+    int64_t sequence; /* autograd sequence number; -1: none */
+    uint64_t thread;  /* logical thread that runs the op */
 } mp_op_fact_t;
+
+/* The backward node that a thread runs. */
+typedef struct {
+    int64_t sequence; /* that of the forward op that made it; -1: none */
+    uint64_t thread;  /* logical thread that made it */
+} mp_node_fact_t;
 
 typedef enum {
     MP_OP_SCOPE_FUNCTION = 0,
-    MP_OP_SCOPE_BACKWARD = 1,
-    MP_OP_SCOPE_USER = 2 /* record_function; may end on another thread */
+    MP_OP_SCOPE_USER = 1 /* record_function; may end on another thread */
 } mp_op_scope_t;
 
 /* core -> shim.  Everything here may be called on any thread, with any lock
@@ -69,6 +73,8 @@ typedef struct {
 
     /* In hooks: */
     void (*describe_op)(const void *op, mp_op_fact_t *fact);
+    /* false: the calling thread runs no backward node. */
+    bool (*current_node)(mp_node_fact_t *fact);
     bool (*grad_mode)(void);
     uint64_t (*sequence_peek)(void); /* next autograd sequence number */
     uint64_t (*logical_thread)(void);

@@ -26,6 +26,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <torch/csrc/autograd/function.h>
 
 #if __has_include(<torch/headeronly/version.h>) /* torch >= 2.9 */
 #include <torch/headeronly/version.h>
@@ -467,14 +468,8 @@ bool ops_all = false;
 mp_op_scope_t
 scope_of(at::RecordScope scope) noexcept
 {
-    switch (scope) {
-    case at::RecordScope::BACKWARD_FUNCTION:
-        return MP_OP_SCOPE_BACKWARD;
-    case at::RecordScope::USER_SCOPE:
-        return MP_OP_SCOPE_USER;
-    default:
-        return MP_OP_SCOPE_FUNCTION;
-    }
+    return scope == at::RecordScope::USER_SCOPE ? MP_OP_SCOPE_USER
+                                                : MP_OP_SCOPE_FUNCTION;
 }
 
 std::unique_ptr<at::ObserverContext>
@@ -500,7 +495,22 @@ describe_op(const void *op, mp_op_fact_t *fact) noexcept
     fact->name = function->name();
     fact->sequence = function->seqNr();
     fact->thread = function->threadId();
-    fact->forward_thread = function->forwardThreadId();
+}
+
+/* What the engine runs on this thread.  Not the BACKWARD_FUNCTION callbacks:
+ * for those torch demangles the name of each node, whether anybody reads it
+ * or not.  Node::name() is never called: for a node written in Python it
+ * takes the GIL. */
+bool
+current_node(mp_node_fact_t *fact) noexcept
+{
+    auto node = torch::autograd::get_current_node();
+    if (node == nullptr) {
+        return false;
+    }
+    fact->sequence = static_cast<int64_t>(node->sequence_nr());
+    fact->thread = node->thread_id();
+    return true;
 }
 
 void
@@ -525,7 +535,6 @@ install_ops(bool all, char *error, size_t error_size) noexcept
             at::RecordScope::USER_SCOPE};
         if (all) {
             scopes.insert(at::RecordScope::FUNCTION);
-            scopes.insert(at::RecordScope::BACKWARD_FUNCTION);
         }
         ops_handle = at::addGlobalCallback(
             at::RecordFunctionCallback(&on_op_begin, &on_op_end)
@@ -567,10 +576,14 @@ logical_thread() noexcept
 }
 
 const mp_shim_api_t shim_api = {
-    MP_SHIM_API_VERSION, sizeof(mp_shim_api_t), TORCH_VERSION, MP_BUILD_STAMP,
-    MP_CXX11_ABI,        &describe_op,          &grad_mode,    &sequence_peek,
-    &logical_thread,     &attach_cuda,          &install_cpu,  &remove_cpu,
-    &adopt_cpu,          &install_ops,          &remove_ops,
+    MP_SHIM_API_VERSION, sizeof(mp_shim_api_t),
+    TORCH_VERSION,       MP_BUILD_STAMP,
+    MP_CXX11_ABI,        &describe_op,
+    &current_node,       &grad_mode,
+    &sequence_peek,      &logical_thread,
+    &attach_cuda,        &install_cpu,
+    &remove_cpu,         &adopt_cpu,
+    &install_ops,        &remove_ops,
 };
 
 } /* namespace */

@@ -7,6 +7,7 @@
 
 _Thread_local bool fake_grad_mode;
 _Thread_local uint64_t fake_sequence;
+_Thread_local const mp_node_fact_t *fake_node;
 void (*fake_in_describe)(void);
 int fake_cpu_installed, fake_ops_installed;
 bool fake_cpu_fails, fake_ops_fail;
@@ -21,6 +22,16 @@ describe_op(const void *op, mp_op_fact_t *fact)
     if (fake_in_describe != NULL) {
         fake_in_describe();
     }
+}
+
+static bool
+current_node(mp_node_fact_t *fact)
+{
+    if (fake_node == NULL) {
+        return false;
+    }
+    *fact = *fake_node;
+    return true;
 }
 
 static bool
@@ -86,6 +97,7 @@ fake_shim(void)
         .torch_version = "0.0.0",
         .build_stamp = "",
         .describe_op = describe_op,
+        .current_node = current_node,
         .grad_mode = grad_mode,
         .sequence_peek = sequence_peek,
         .logical_thread = logical_thread,

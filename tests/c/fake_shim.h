@@ -17,9 +17,13 @@ typedef struct {
         .fact = {.name = (text), .sequence = -1, .thread = 1 }                \
     }
 
+/* The frame in which the engine runs a backward node. */
+#define FAKE_NODE(text) FAKE_OP("autograd::engine::evaluate_function: " text)
+
 /* Per thread, what torch would answer. */
 extern _Thread_local bool fake_grad_mode;
 extern _Thread_local uint64_t fake_sequence;
+extern _Thread_local const mp_node_fact_t *fake_node; /* NULL: it runs none */
 
 /* Called inside describe_op, if set: what torch might do there. */
 extern void (*fake_in_describe)(void);

@@ -84,8 +84,7 @@ probe(void)
 static void
 begin(fake_op_t *op)
 {
-    core->op_begin(op, op->fact.forward_thread != 0 ? MP_OP_SCOPE_BACKWARD
-                                                    : MP_OP_SCOPE_FUNCTION);
+    core->op_begin(op, MP_OP_SCOPE_FUNCTION);
 }
 
 static void
@@ -447,19 +446,15 @@ static void
 test_hook_backward_node_makes_the_phase(void)
 {
     set_up();
-    fake_op_t engine =
-        FAKE_OP("autograd::engine::evaluate_function: MulBackward0");
-    fake_op_t node = FAKE_OP("MulBackward0"), op = FAKE_OP("aten::mul");
-    node.fact.sequence = 33;
-    node.fact.forward_thread = 8;
-    begin(&engine);
+    fake_op_t node = FAKE_NODE("MulBackward0"), op = FAKE_OP("aten::mul");
+    const mp_node_fact_t fact = {.sequence = 33, .thread = 8};
+    fake_node = &fact;
     begin(&node);
     begin(&op);
     alloc(0x1000);
     mp_event_t event = next(MP_EVENT_OP_BEGIN);
-    MP_CHECK_EQ(event.flags & MP_FLAG_BACKWARD_OP, 0);
-    event = next(MP_EVENT_OP_BEGIN);
     MP_CHECK(event.flags & MP_FLAG_BACKWARD_OP);
+    MP_CHECK_EQ(event.op, name("MulBackward0"));
     MP_CHECK_EQ(event.addr, 33);
     MP_CHECK_EQ(event.size, 8);
     event = next(MP_EVENT_OP_BEGIN);
@@ -468,12 +463,69 @@ test_hook_backward_node_makes_the_phase(void)
     MP_CHECK_EQ(event.phase, MP_PHASE_BACKWARD);
     MP_CHECK_EQ(event.op, name("aten::mul"));
     end(&op);
-    end(&node);
     (void)skip_all();
-    event = probe(); /* in the engine's frame, after the node */
+    event = probe(); /* in the engine's frame, after the node's ops */
     MP_CHECK_EQ(event.phase, MP_PHASE_BACKWARD);
-    end(&engine);
+    MP_CHECK_EQ(event.op, name("MulBackward0"));
+    end(&node);
+    fake_node = NULL;
     MP_CHECK_EQ(probe().phase, MP_PHASE_OTHER);
+}
+
+static void
+test_hook_free_in_a_backward_node_is_in_backward(void)
+{
+    set_up();
+    fake_op_t call = FAKE_OP("MyFunction"), node = FAKE_NODE("MulBackward0");
+    alloc(0x1000);
+    begin(&call); /* a forward that runs a backward inside it */
+    begin(&node);
+    (void)skip_all();
+    core->cpu_free((void *)0x1000); /* the first that touches memory there */
+    MP_CHECK_EQ(next(MP_EVENT_FREE_COMPLETED).phase, MP_PHASE_BACKWARD);
+    end(&node);
+    MP_CHECK_EQ(probe().phase, MP_PHASE_OTHER);
+    end(&call);
+}
+
+static void
+test_hook_node_inside_a_node(void)
+{
+    set_up();
+    fake_op_t outer = FAKE_NODE("CheckpointFunctionBackward");
+    fake_op_t inner = FAKE_NODE("MulBackward0");
+    const mp_node_fact_t outer_fact = {.sequence = 5, .thread = 1};
+    const mp_node_fact_t inner_fact = {.sequence = -1, .thread = 1};
+    fake_node = &outer_fact;
+    begin(&outer);
+    alloc(0x1000);
+    mp_event_t event = next(MP_EVENT_OP_BEGIN);
+    MP_CHECK_EQ(event.addr, 5);
+    MP_CHECK_EQ(event.size, 1);
+    fake_node = &inner_fact;
+    begin(&inner);
+    (void)skip_all();
+    alloc(0x2000);
+    event = next(MP_EVENT_OP_BEGIN);
+    MP_CHECK_EQ(event.op, name("MulBackward0"));
+    MP_CHECK_EQ(event.addr, UINT64_MAX); /* it accumulates a gradient */
+    end(&inner);
+    end(&outer);
+    /* Without a touch of memory in between, the outer one is not known. */
+    outer.over = inner.over = false;
+    begin(&outer);
+    begin(&inner);
+    (void)skip_all();
+    fake_node = &outer_fact; /* whatever it is: it is the inner one's */
+    alloc(0x3000);
+    event = next(MP_EVENT_OP_BEGIN);
+    MP_CHECK_EQ(event.op, name("CheckpointFunctionBackward"));
+    MP_CHECK_EQ(event.addr, UINT64_MAX);
+    event = next(MP_EVENT_OP_BEGIN);
+    MP_CHECK_EQ(event.addr, 5);
+    end(&inner);
+    end(&outer);
+    fake_node = NULL;
 }
 
 static void
@@ -492,8 +544,7 @@ test_hook_module_makes_the_phase_and_the_name(void)
     MP_CHECK_EQ(event.module, 8);
     MP_CHECK_EQ(event.phase, MP_PHASE_FORWARD);
     MP_CHECK_EQ(event.flags, MP_FLAG_IN_MODULE);
-    fake_op_t node = FAKE_OP("CheckpointBackward");
-    node.fact.forward_thread = 1;
+    fake_op_t node = FAKE_NODE("CheckpointBackward");
     begin(&node); /* checkpointing runs a forward inside a backward */
     event = probe();
     MP_CHECK_EQ(event.phase, MP_PHASE_BACKWARD);
@@ -614,8 +665,7 @@ test_hook_optimizer_and_what_runs_inside_it(void)
     mp_hook_module_begin(7);
     MP_CHECK_EQ(probe().phase, MP_PHASE_FORWARD);
     mp_hook_module_end(7);
-    fake_op_t node = FAKE_OP("MulBackward0");
-    node.fact.forward_thread = 1;
+    fake_op_t node = FAKE_NODE("MulBackward0");
     begin(&node);
     MP_CHECK_EQ(probe().phase, MP_PHASE_BACKWARD);
     mp_hook_optimizer_begin(5); /* a wrapped one */
@@ -993,6 +1043,8 @@ MP_TEST_SUITE(hook, MP_TEST(test_hook_writes_only_what_is_wanted),
               MP_TEST(test_hook_ops_deeper_than_it_keeps),
               MP_TEST(test_hook_same_pointer_with_another_name),
               MP_TEST(test_hook_backward_node_makes_the_phase),
+              MP_TEST(test_hook_free_in_a_backward_node_is_in_backward),
+              MP_TEST(test_hook_node_inside_a_node),
               MP_TEST(test_hook_module_makes_the_phase_and_the_name),
               MP_TEST(test_hook_exception_leaves_modules_open),
               MP_TEST(test_hook_modules_deeper_than_it_keeps),

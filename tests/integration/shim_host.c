@@ -21,13 +21,15 @@ typedef struct {
     uint64_t size;
     int64_t sequence;
     uint64_t op_thread;
-    uint64_t forward_thread;
+    int64_t node_sequence;
+    uint64_t node_thread;
     uint64_t logical_thread; /* at the event */
     uint32_t thread;
     uint32_t kind;
     uint32_t scope;
     uint32_t grad_mode;
-    char name[64];
+    uint32_t in_node;
+    char name[96];
 } host_event_t;
 
 #define HOST_CAPACITY 200000u
@@ -83,7 +85,10 @@ host_op_begin(const void *op, mp_op_scope_t scope)
     event->scope = (uint32_t)scope;
     event->sequence = fact.sequence;
     event->op_thread = fact.thread;
-    event->forward_thread = fact.forward_thread;
+    mp_node_fact_t node = {.sequence = 0};
+    event->in_node = host_shim->current_node(&node);
+    event->node_sequence = node.sequence;
+    event->node_thread = node.thread;
     event->logical_thread = host_shim->logical_thread();
     event->grad_mode = host_shim->grad_mode();
     snprintf(event->name, sizeof(event->name), "%s", fact.name);

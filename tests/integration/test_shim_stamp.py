@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 OK, ERR_LOAD, ERR_MISMATCH = 0, 8, 9  # mp_status_t
 OOM = 8  # mp_event_kind_t
 CPU_ALLOC, CPU_FREE, OP_BEGIN, OP_END = 100, 101, 102, 103
-FUNCTION, BACKWARD, USER = 0, 1, 2
+FUNCTION, USER = 0, 1
 GCC = ("gcc", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{ROOT / 'csrc'}")
 
 pytestmark = pytest.mark.skipif(
@@ -47,13 +47,15 @@ class Event(ctypes.Structure):
         ("size", ctypes.c_uint64),
         ("sequence", ctypes.c_int64),
         ("op_thread", ctypes.c_uint64),
-        ("forward_thread", ctypes.c_uint64),
+        ("node_sequence", ctypes.c_int64),
+        ("node_thread", ctypes.c_uint64),
         ("logical_thread", ctypes.c_uint64),
         ("thread", ctypes.c_uint32),
         ("kind", ctypes.c_uint32),
         ("scope", ctypes.c_uint32),
         ("grad_mode", ctypes.c_uint32),
-        ("name_bytes", ctypes.c_char * 64),
+        ("in_node", ctypes.c_uint32),
+        ("name_bytes", ctypes.c_char * 96),
     )
 
     @property
@@ -387,12 +389,14 @@ def ops_are_described(host: Host) -> None:
     forward = by_name["aten::mul"]
     assert (forward.scope, forward.op_thread) == (FUNCTION, me)
     assert low <= forward.sequence < high
-    backward = by_name["MulBackward0"]
-    assert backward.scope == BACKWARD
-    assert (backward.sequence, backward.forward_thread) == (forward.sequence, me)
-    assert forward.forward_thread == 0
-    leaf = by_name["torch::autograd::AccumulateGrad"]
-    assert (leaf.scope, leaf.sequence) == (BACKWARD, -1)
+    assert not forward.in_node
+    engine = "autograd::engine::evaluate_function: "
+    backward = by_name[engine + "MulBackward0"]
+    assert backward.scope == FUNCTION and backward.in_node
+    assert (backward.node_sequence, backward.node_thread) == (forward.sequence, me)
+    leaf = by_name[engine + "torch::autograd::AccumulateGrad"]
+    assert (leaf.in_node, leaf.node_sequence) == (1, -1)
+    assert "MulBackward0" not in by_name  # for which torch would make a text
     assert (forward.grad_mode, by_name["aten::add"].grad_mode) == (1, 0)
     assert all(e.op_thread == e.logical_thread for e in begins)
     assert Counter(e.addr for e in begins) == Counter(
@@ -654,8 +658,8 @@ def test_a_shim_whose_fields_all_fit_is_loaded(host_library, fake_shim):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"version": "MP_SHIM_API_VERSION + 1"}, ["version 2 ", "version 1 "]),
-        ({"size": "sizeof(mp_shim_api_t) - 8"}, ["shim interface", "core version 1 "]),
+        ({"version": "MP_SHIM_API_VERSION + 1"}, ["version 3 ", "version 2 "]),
+        ({"size": "sizeof(mp_shim_api_t) - 8"}, ["shim interface", "core version 2 "]),
         ({"torch_version": '"2.14.0"'}, ["torch 2.14.0 ", "torch 2.14.1 "]),
         ({"torch_version": '"2.14.11"'}, ["torch 2.14.11 ", "torch 2.14.1 "]),
         ({"torch_version": '"2.1"'}, ["torch 2.1 ", "torch 2.14.1 "]),
@@ -700,7 +704,7 @@ def refusal(host: Host, shim: str, field: str) -> None:
     else:
         # the first member of mp_core_api_t
         ctypes.c_uint32.in_dll(host.library, "host_core").value = 7
-        expected = [shim, "version 7", "the shim 1"]
+        expected = [shim, "version 7", "the shim 2"]
     status, error = host.load(shim, version, stamp, abi)
     assert status == ERR_MISMATCH
     for word in expected:
