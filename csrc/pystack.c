@@ -1,13 +1,18 @@
 /* pystack.c - the Python stack of the calling thread, without the GIL.
  *
- * Three steps, the cheapest first:
+ * Two steps:
  *
- *   walk     code, instruction and fingerprint of every frame, into an array
- *   share    from the outermost frame inwards, what equals the thread's last
- *            stack keeps its stack ids
- *   look up  the rest: (code, instruction) -> frame id in the positions
- *            below, or out of the code object itself; then (parent, frame)
- *            -> stack id in the intern
+ *   walk     from the innermost frame outwards.  Frames that lie where they
+ *            lay at the thread's last walk, at the same instruction of the
+ *            same code, are passed over; if that holds down to the
+ *            outermost, they keep their stack ids.  The others' code,
+ *            instruction and fingerprint go into an array
+ *   look up  those: (code, instruction) -> frame id in the positions below,
+ *            or out of the code object itself; then (parent, frame) -> stack
+ *            id in the intern
+ *
+ * The walk is what an allocation costs: a frame that is passed over touches
+ * one line of memory each of the frame, its code object and the cache.
  *
  * Knows the layout of frames only through pystack_layout.h.  Everything here
  * is a plain read of what the thread's own frames keep alive: no reference
@@ -22,15 +27,27 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One frame of a stack.  It is the same as an earlier one if all three are
- * equal: addresses of code objects are used again.  So is a module's, but
- * one that dies is forgotten, and that changes the names' generation. */
+/* How a frame is known again without a look into its code: whoever lies at
+ * the same place, at the same instruction of a code object with the same
+ * address and generation, has the same position. */
+typedef struct {
+    const void *frame;
+    const void *code; /* NULL: its generation says nothing */
+    uintptr_t at;     /* mp_pyframe_at() */
+    uint32_t generation;
+    bool is_module; /* the frame calls a module: compare that, too */
+} place_t;
+
+/* One frame of a stack.  The position is the same as an earlier one if code,
+ * fingerprint and index are: addresses of code objects are used again.  So is
+ * a module's, but one that dies is forgotten, and that changes the names'
+ * generation. */
 typedef struct {
     const void *code;
     uint64_t fingerprint;
     const void *module; /* whose call this frame is; NULL: of none */
-    bool backward;      /* cache only: here or further out */
     int32_t index;      /* in code units; 3.10: -1 before the first */
+    bool backward;      /* cache only: here or further out */
     /* cache only: */
     uint32_t stack;
     uint32_t module_name; /* of the innermost module from here outwards */
@@ -39,10 +56,12 @@ typedef struct {
 } level_t;
 
 struct mp_pystack_cache {
-    uint64_t salt;  /* of the intern that the ids are from */
-    uint32_t names; /* generation of the modules' names */
-    uint32_t depth; /* 0: nothing known */
-    level_t levels[MP_PYSTACK_MAX_DEPTH]; /* outermost first */
+    uint64_t salt;           /* of the intern that the ids are from */
+    const void *module_code; /* what calls modules */
+    uint32_t names;          /* generation of the modules' names */
+    uint32_t depth;          /* 0: nothing known */
+    place_t places[MP_PYSTACK_MAX_DEPTH]; /* outermost first, as the levels */
+    level_t levels[MP_PYSTACK_MAX_DEPTH];
 };
 
 mp_pystack_cache_t *
@@ -104,6 +123,8 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
 
 /* Python numbers its code objects.  (When its 32 bits have run out, new ones
  * have 0, and the pointers must do.) */
+#define GENERATION_TELLS(number) ((number) != 0)
+
 static inline uint32_t
 generation(const PyCodeObject *code)
 {
@@ -120,6 +141,7 @@ watch_code(void)
 /* Python numbers nothing, so deaths are counted, by a few bits of the
  * address.  They happen under the GIL, and whoever runs new code at an old
  * address has had it since. */
+#define GENERATION_TELLS(number) true
 static atomic_uint deaths[1 << 12];
 static destructor dealloc_code; /* Python's own; set once, with the GIL */
 
@@ -589,29 +611,142 @@ runs_backward(const void *code)
     return false;
 }
 
-/* The frames of a thread into LEVELS, innermost first; how many. */
-static uint32_t
-walk(const PyThreadState *thread, level_t *levels)
+/* The frames that a walk found new, innermost first. */
+typedef struct {
+    uint32_t count;
+    place_t places[MP_PYSTACK_MAX_DEPTH];
+    level_t levels[MP_PYSTACK_MAX_DEPTH];
+} walk_t;
+
+static void
+walk_add(walk_t *walk, const mp_pyframe_t *frame, const PyCodeObject *code,
+         const void *module_call)
 {
-    const void *module_call =
-        atomic_load_explicit(&module_code, memory_order_acquire);
-    uint32_t count = 0;
+    uint32_t number = generation(code);
+    bool is_module = code == module_call;
+    walk->places[walk->count] = (place_t){
+        .frame = frame,
+        .code = GENERATION_TELLS(number) ? code : NULL,
+        .at = mp_pyframe_at(frame),
+        .generation = number,
+        .is_module = is_module,
+    };
+    level_t *level = &walk->levels[walk->count++];
+    level->code = code;
+    level->fingerprint = fingerprint(code);
+    level->index = mp_pyframe_index(frame, code);
+    level->module = is_module ? mp_pyframe_self(frame, code) : NULL;
+}
+
+static inline bool
+is_at(const mp_pystack_cache_t *cache, uint32_t i, const mp_pyframe_t *frame,
+      const void *code)
+{
+    const place_t *place = &cache->places[i];
+    return place->frame == frame && place->code == code &&
+           place->at == mp_pyframe_at(frame) &&
+           place->generation == generation(code) &&
+           (MP_LIKELY(!place->is_module) ||
+            cache->levels[i].module == mp_pyframe_self(frame, code));
+}
+
+/* The index below LEFT of the cached level that may be FRAME; LEFT: none. */
+static inline uint32_t
+find_place(const mp_pystack_cache_t *cache, uint32_t *left,
+           const mp_pyframe_t *frame)
+{
+    while (*left > 0 &&
+           mp_pyframe_is_inside(cache->places[*left - 1].frame, frame)) {
+        (*left)--; /* that frame is gone */
+    }
+    for (uint32_t i = *left; i-- > 0;) {
+        const void *other = cache->places[i].frame;
+        if (other == frame) {
+            return i;
+        }
+        if (mp_pyframe_is_inside(frame, other)) {
+            break;
+        }
+    }
+    return *left;
+}
+
+/* What was passed over is new after all: levels [LEFT, LEFT + RUN). */
+static void
+walk_take(walk_t *walk, const mp_pystack_cache_t *cache, uint32_t left,
+          uint32_t run)
+{
+    for (uint32_t i = left + run; i-- > left;) {
+        walk->places[walk->count] = cache->places[i];
+        walk->levels[walk->count++] = cache->levels[i];
+    }
+}
+
+/* Of all the frames of a walk, those at its outermost end that equal the
+ * cache's leave it.  For frames that moved: a generator's, or a stack that
+ * reached another chunk. */
+static uint32_t
+walk_share(walk_t *walk, const mp_pystack_cache_t *cache)
+{
+    uint32_t shared = 0;
+    for (; walk->count > 0 && shared < cache->depth; shared++) {
+        const level_t *now = &walk->levels[walk->count - 1];
+        const level_t *last = &cache->levels[shared];
+        if (now->code != last->code || now->index != last->index ||
+            now->fingerprint != last->fingerprint ||
+            now->module != last->module) {
+            break;
+        }
+        walk->count--;
+    }
+    return shared;
+}
+
+/* Walk THREAD's frames.  Returns how many of the cache's levels, from the
+ * outermost, still hold; the frames inside of those are in WALK. */
+static uint32_t
+walk_frames(const PyThreadState *thread, const mp_pystack_cache_t *cache,
+            const void *module_call, walk_t *walk)
+{
+    walk->count = 0;
+    uint32_t left = cache->depth; /* levels that may still be met */
+    uint32_t run = 0;             /* levels from LEFT on that were met */
     const mp_pyframe_t *frame = mp_pyframe_first(thread);
-    for (; frame != NULL && count < MP_PYSTACK_MAX_DEPTH;
+    for (; frame != NULL && walk->count + run < MP_PYSTACK_MAX_DEPTH;
          frame = mp_pyframe_next(frame)) {
+        const void *executable = mp_pyframe_executable(frame);
+        if (executable == NULL) {
+            continue;
+        }
+        if (run > 0) {
+            if (left > 0 && is_at(cache, left - 1, frame, executable)) {
+                left--;
+                run++;
+                continue;
+            }
+        }
+        else {
+            uint32_t found = find_place(cache, &left, frame);
+            if (found < left && is_at(cache, found, frame, executable)) {
+                left = found;
+                run = 1;
+                continue;
+            }
+        }
         const PyCodeObject *code = mp_pyframe_code(frame);
         if (code == NULL) {
             continue;
         }
-        levels[count].code = code;
-        levels[count].fingerprint = fingerprint(code);
-        levels[count].index = mp_pyframe_index(frame, code);
-        levels[count].module = MP_UNLIKELY(code == module_call)
-                                   ? mp_pyframe_self(frame, code)
-                                   : NULL;
-        count++;
+        /* The function that looked known was called from elsewhere. */
+        walk_take(walk, cache, left, run);
+        run = 0;
+        walk_add(walk, frame, code, module_call);
     }
-    return count;
+    if (left == 0) {
+        return run;
+    }
+    walk_take(walk, cache, left, run);
+    return walk_share(walk, cache);
 }
 
 /* The name that a module without one goes by: its class's. */
@@ -668,45 +803,38 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
     if (thread == NULL || thread->interp != main_interpreter) {
         return;
     }
-    level_t levels[MP_PYSTACK_MAX_DEPTH]; /* innermost first */
-    uint32_t count = walk(thread, levels);
-
     uint64_t salt = salt_of(intern);
     uint32_t generation = names == NULL ? 0 : mp_names_generation(names);
-    if (MP_UNLIKELY(cache->salt != salt || cache->names != generation)) {
+    const void *module_call =
+        atomic_load_explicit(&module_code, memory_order_acquire);
+    if (MP_UNLIKELY(cache->salt != salt || cache->names != generation ||
+                    cache->module_code != module_call)) {
         cache->salt = salt;
         cache->names = generation;
+        cache->module_code = module_call;
         cache->depth = 0;
     }
-    uint32_t most = count < cache->depth ? count : cache->depth;
-    uint32_t shared = 0;
-    for (; shared < most; shared++) {
-        const level_t *now = &levels[count - 1 - shared];
-        const level_t *last = &cache->levels[shared];
-        if (now->code != last->code || now->index != last->index ||
-            now->fingerprint != last->fingerprint ||
-            now->module != last->module) {
-            break;
-        }
-    }
+    walk_t walk;
+    uint32_t depth = walk_frames(thread, cache, module_call, &walk);
 
-    const level_t *outside = shared > 0 ? &cache->levels[shared - 1] : NULL;
-    for (uint32_t i = shared; i < count; i++) {
-        level_t *level = &levels[count - 1 - i];
+    const level_t *outside = depth > 0 ? &cache->levels[depth - 1] : NULL;
+    for (uint32_t i = walk.count; i-- > 0; depth++) {
+        level_t *level = &walk.levels[i];
         uint32_t frame = frame_of(intern, salt, level);
         uint32_t parent = outside == NULL ? MP_NO_INDEX : outside->stack;
         level->stack = frame != MP_NO_INDEX
                            ? mp_intern_stack(intern, parent, frame)
                            : MP_NO_INDEX;
         if (level->stack == MP_NO_INDEX) {
-            cache->depth = i;
+            cache->depth = depth;
             return;
         }
         level_modules(level, outside, intern, names);
-        cache->levels[i] = *level;
-        outside = &cache->levels[i];
+        cache->places[depth] = walk.places[i];
+        cache->levels[depth] = *level;
+        outside = &cache->levels[depth];
     }
-    cache->depth = count;
+    cache->depth = depth;
     if (outside != NULL) {
         *out = (mp_pystack_t){
             .stack = outside->stack,
@@ -725,8 +853,9 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
 static bool
 walk_agrees(PyThreadState *thread)
 {
-    level_t levels[MP_PYSTACK_MAX_DEPTH];
-    uint32_t count = walk(thread, levels);
+    static const mp_pystack_cache_t nothing;
+    walk_t walk;
+    (void)walk_frames(thread, &nothing, NULL, &walk);
     uint32_t seen = 0;
     bool same = true;
     PyFrameObject *frame = PyThreadState_GetFrame(thread);
@@ -738,8 +867,8 @@ walk_agrees(PyThreadState *thread)
         int offset = frame->f_lasti * 2;
 #endif
         int line = PyCode_Addr2Line(code, offset);
-        same = seen < count && levels[seen].code == code &&
-               line_of(code, levels[seen].index) ==
+        same = seen < walk.count && walk.levels[seen].code == code &&
+               line_of(code, walk.levels[seen].index) ==
                    (uint32_t)(line > 0 ? line : 0);
         seen++;
         Py_DECREF(code);
@@ -748,7 +877,7 @@ walk_agrees(PyThreadState *thread)
         frame = back;
     }
     Py_XDECREF(frame);
-    return same && seen == count;
+    return same && seen == walk.count;
 }
 
 bool

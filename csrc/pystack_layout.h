@@ -97,6 +97,42 @@ mp_pyframe_index(const mp_pyframe_t *frame, const PyCodeObject *code)
                      (ptrdiff_t)sizeof(uint16_t));
 }
 
+/* Where FRAME is in its code: equal at equal instructions, no more. */
+static inline uintptr_t
+mp_pyframe_at(const mp_pyframe_t *frame)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return (uintptr_t)frame->instr_ptr;
+#else
+    return (uintptr_t)frame->prev_instr;
+#endif
+}
+
+/* The code pointer as it lies there; NULL: not a frame of Python's code. */
+static inline const void *
+mp_pyframe_executable(const mp_pyframe_t *frame)
+{
+    if ((unsigned char)frame->owner >= MP_PYFRAME_OWNED_BY_INTERPRETER) {
+        return NULL;
+    }
+#if PY_VERSION_HEX >= 0x030E0000
+    /* The low bits of a stack reference are tags. */
+    return (const void *)(frame->f_executable.bits & ~(uintptr_t)3);
+#elif PY_VERSION_HEX >= 0x030D0000
+    return frame->f_executable;
+#else
+    return frame->f_code;
+#endif
+}
+
+/* Frames lie on the thread's own stack, inner ones higher up; only those of
+ * generators and of the next chunk of that stack do not. */
+static inline bool
+mp_pyframe_is_inside(const void *frame, const void *other)
+{
+    return (uintptr_t)frame > (uintptr_t)other;
+}
+
 static inline mp_pyframe_t *
 mp_pyframe_first(const PyThreadState *thread)
 {
@@ -110,26 +146,18 @@ mp_pyframe_first(const PyThreadState *thread)
 static inline PyCodeObject *
 mp_pyframe_code(const mp_pyframe_t *frame)
 {
-    unsigned char owner = (unsigned char)frame->owner;
-    if (owner >= MP_PYFRAME_OWNED_BY_INTERPRETER) {
-        return NULL;
-    }
-#if PY_VERSION_HEX >= 0x030E0000
-    /* The low bits of a stack reference are tags. */
-    PyObject *executable =
-        (PyObject *)(frame->f_executable.bits & ~(uintptr_t)3);
-#elif PY_VERSION_HEX >= 0x030D0000
-    PyObject *executable = frame->f_executable;
-#endif
+    PyObject *executable = (PyObject *)mp_pyframe_executable(frame);
 #if PY_VERSION_HEX >= 0x030D0000
     if (executable == NULL || !PyCode_Check(executable)) {
         return NULL;
     }
-    PyCodeObject *code = (PyCodeObject *)executable;
 #else
-    PyCodeObject *code = frame->f_code;
+    if (executable == NULL) {
+        return NULL;
+    }
 #endif
-    if (owner != FRAME_OWNED_BY_GENERATOR &&
+    PyCodeObject *code = (PyCodeObject *)executable;
+    if ((unsigned char)frame->owner != FRAME_OWNED_BY_GENERATOR &&
         mp_pyframe_offset(frame, code) <
             code->_co_firsttraceable * (ptrdiff_t)sizeof(uint16_t)) {
         return NULL;
@@ -157,6 +185,27 @@ static inline PyCodeObject *
 mp_pyframe_code(const mp_pyframe_t *frame)
 {
     return frame->f_code;
+}
+
+static inline uintptr_t
+mp_pyframe_at(const mp_pyframe_t *frame)
+{
+    return (uintptr_t)frame->f_lasti;
+}
+
+static inline const void *
+mp_pyframe_executable(const mp_pyframe_t *frame)
+{
+    return frame->f_code;
+}
+
+/* Frames are objects of the heap, in no order. */
+static inline bool
+mp_pyframe_is_inside(const void *frame, const void *other)
+{
+    (void)frame;
+    (void)other;
+    return false;
 }
 
 static inline int32_t
