@@ -75,6 +75,7 @@ def set_codes(module: CodeType | None, backward: tuple[CodeType, ...]) -> None:
     call of a module passes through, with the module as its first argument
     (None: modules are not looked for); at most four that run a backward."""
 
+def instances(classes: set[type], /) -> list[Any]: ...
 def take_strangers() -> tuple[int, int]:
     """Addresses (``id``) of a module without a name, and of an outermost one
     whose forward no hook told of, met on a stack since the last call; 0:

@@ -1,8 +1,8 @@
 """A made-up ``memprof._core`` and a made-up torch, which note what is asked.
 
 ``with loaded() as m`` imports memprof anew on top of them, so that the Python
-half is tested on a machine that has neither a compiler nor torch. The genuine
-modules are back afterwards.
+half is tested on a machine without torch. The genuine modules are back
+afterwards; what only looks at Python's objects is the genuine core's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from memprof import _core as genuine
 
 KINDS = {
     1: "alloc",
@@ -221,6 +223,9 @@ class FakeCore(types.ModuleType):
 
     def set_codes(self, module: Any, backward: tuple[Any, ...]) -> None:
         self.codes = (module, backward)
+
+    def instances(self, classes: set[type]) -> list[Any]:
+        return genuine.instances(classes)
 
     def take_strangers(self) -> tuple[int, int]:
         met, self.strangers = self.strangers, (0, 0)

@@ -662,3 +662,27 @@ def test_history_waits_for_cuda(history):
         history.torch.cuda.come_up()
         assert history.torch.cuda.history == "all"
     assert history.torch.cuda.history is None
+
+
+def test_instances_are_of_exactly_the_classes_asked_for():
+    from memprof import _core
+
+    class Thing:
+        pass
+
+    class Other(Thing):
+        pass
+
+    things, others = [Thing(), Thing()], [Other()]
+    found = _core.instances({Thing})
+    assert sorted(map(id, found)) == sorted(map(id, things))
+    found = _core.instances(frozenset({Thing, Other, int}))
+    assert sorted(map(id, found)) == sorted(map(id, things + others))
+    assert _core.instances(set()) == []
+    with pytest.raises(TypeError, match="a set of classes, not list"):
+        _core.instances([Thing])
+    with pytest.raises(TypeError, match="a set of classes"):
+        _core.instances({Thing, 3})
+    classes = {type(f"C{i}", (), {}): None for i in range(100)}
+    made = [cls() for cls in classes]
+    assert len(_core.instances(set(classes))) == len(made)
