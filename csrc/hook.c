@@ -562,6 +562,11 @@ write_alloc(context_t *context, mp_event_t *event)
         }
         if (python.backward && event->phase != MP_PHASE_OPTIMIZER) {
             event->phase = MP_PHASE_BACKWARD;
+            if (look & MP_HOOK_MODULES) {
+                /* A model that runs a backward in its forward, for forces,
+                 * computes nothing again: that is for the stack to say. */
+                event->flags &= (uint16_t)~MP_FLAG_RECOMPUTE;
+            }
         }
         if ((look & MP_HOOK_MODULES) && python.module != MP_NO_INDEX) {
             place_in_module(context, event, &python);

@@ -1,9 +1,12 @@
 /* names.c - an open-addressing table of atomics.
  *
  * An entry's key is written once; forgetting clears its value.  A table that
- * is outgrown is replaced; readers may still be in the old one, so it is kept
- * until RETIRED later ones have come and gone, which takes a hook far longer
- * than it runs. */
+ * is full, of forgotten names too, is replaced by another one.  A reader may
+ * be put off the processor while it is in the old one, for any time, so the
+ * memory of a table is never given back: it waits for a later use as a table
+ * of the same capacity.  There are at most two of each.  A reader that was in
+ * a table while it was emptied or filled anew sees that by its round, and
+ * looks again in the present one. */
 #include "names.h"
 
 #include "mem.h"
@@ -11,24 +14,24 @@
 #include <stdatomic.h>
 
 #define FIRST_CAPACITY 256u /* a power of two */
-#define RETIRED 8
 
 typedef struct {
     atomic_uint_fast64_t addr; /* 0: free */
     atomic_uint_fast32_t name; /* MP_NO_INDEX: forgotten */
 } entry_t;
 
-typedef struct {
+typedef struct names_table {
+    struct names_table *next; /* spare; the writer's */
     uint32_t capacity;
-    uint32_t used; /* keys, forgotten ones too; the writer's */
+    uint32_t used;     /* keys, forgotten ones too; the writer's */
+    atomic_uint round; /* odd: not to be read, it is being made */
     entry_t entries[];
 } names_table_t;
 
 struct mp_names {
     _Atomic(names_table_t *) table;
     atomic_uint generation;
-    names_table_t *retired[RETIRED]; /* the writer's */
-    uint32_t next_retired;
+    names_table_t *spare; /* the writer's */
 };
 
 static names_table_t *
@@ -72,15 +75,44 @@ entry_of(names_table_t *table, uint64_t addr)
     }
 }
 
+/* An empty table, with an odd round; NULL: out of memory.  Each store is a
+ * release, here and in set(): whoever reads one of them sees the round. */
+static names_table_t *
+table_take(mp_names_t *names, uint32_t capacity)
+{
+    names_table_t **link = &names->spare;
+    while (*link != NULL && (*link)->capacity != capacity) {
+        link = &(*link)->next;
+    }
+    names_table_t *table = *link;
+    if (table == NULL) {
+        table = table_new(capacity);
+        if (table != NULL) {
+            atomic_store_explicit(&table->round, 1, memory_order_relaxed);
+        }
+        return table;
+    }
+    *link = table->next;
+    atomic_fetch_add_explicit(&table->round, 1, memory_order_relaxed);
+    for (uint32_t i = 0; i < capacity; i++) {
+        atomic_store_explicit(&table->entries[i].name, MP_NO_INDEX,
+                              memory_order_release);
+        atomic_store_explicit(&table->entries[i].addr, 0,
+                              memory_order_release);
+    }
+    table->used = 0;
+    return table;
+}
+
 static void
 replace(mp_names_t *names, names_table_t *table)
 {
     names_table_t *old =
         atomic_load_explicit(&names->table, memory_order_relaxed);
+    atomic_fetch_add_explicit(&table->round, 1, memory_order_release);
     atomic_store_explicit(&names->table, table, memory_order_release);
-    mp_free(names->retired[names->next_retired]);
-    names->retired[names->next_retired] = old;
-    names->next_retired = (names->next_retired + 1) % RETIRED;
+    old->next = names->spare;
+    names->spare = old;
 }
 
 static void
@@ -90,7 +122,7 @@ set(names_table_t *table, uint64_t addr, uint32_t name)
     table->used +=
         atomic_load_explicit(&entry->addr, memory_order_relaxed) == 0;
     /* The name first: a reader that finds the key finds it too. */
-    atomic_store_explicit(&entry->name, name, memory_order_relaxed);
+    atomic_store_explicit(&entry->name, name, memory_order_release);
     atomic_store_explicit(&entry->addr, addr, memory_order_release);
 }
 
@@ -111,7 +143,7 @@ make_room(mp_names_t *names)
     while (capacity / 4 <= living) {
         capacity *= 2;
     }
-    names_table_t *table = table_new(capacity);
+    names_table_t *table = table_take(names, capacity);
     if (table == NULL) {
         return MP_ERR_NOMEM;
     }
@@ -171,10 +203,6 @@ mp_names_clear(mp_names_t *names)
                               memory_order_relaxed);
     }
     changed(names);
-    table = table_new(FIRST_CAPACITY);
-    if (table != NULL) { /* else the cleared one serves on */
-        replace(names, table);
-    }
 }
 
 uint32_t
@@ -183,13 +211,23 @@ mp_names_get(const mp_names_t *names, uint64_t addr)
     if (addr == 0) {
         return MP_NO_INDEX;
     }
-    names_table_t *table =
-        atomic_load_explicit(&names->table, memory_order_acquire);
-    entry_t *entry = entry_of(table, addr);
-    if (atomic_load_explicit(&entry->addr, memory_order_acquire) != addr) {
-        return MP_NO_INDEX;
+    for (;;) { /* again only if the writer has replaced the table meanwhile */
+        names_table_t *table =
+            atomic_load_explicit(&names->table, memory_order_acquire);
+        unsigned round =
+            atomic_load_explicit(&table->round, memory_order_acquire);
+        entry_t *entry = entry_of(table, addr);
+        uint32_t name = MP_NO_INDEX;
+        if (atomic_load_explicit(&entry->addr, memory_order_acquire) == addr) {
+            name = (uint32_t)atomic_load_explicit(&entry->name,
+                                                  memory_order_acquire);
+        }
+        if (round % 2 == 0 &&
+            atomic_load_explicit(&table->round, memory_order_relaxed) ==
+                round) {
+            return name;
+        }
     }
-    return (uint32_t)atomic_load_explicit(&entry->name, memory_order_relaxed);
 }
 
 uint32_t

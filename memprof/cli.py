@@ -1,7 +1,8 @@
 """The command line: ``memprof VERB ...`` and ``python -m memprof VERB ...``.
 
-Exit codes: 0 done; 2 the command could not be carried out, and standard error
-has one sentence that says why.
+Exit codes: 0 done; 1 the command could not be carried out, and standard error
+has one sentence that says why; 2 the command was not understood, and standard
+error has its usage.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 from memprof._version import __version__
 
-DONE, FAILED = 0, 2
+DONE, FAILED = 0, 1  # 2, usage: argparse ends the process with it
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        SystemExit: with the code, for ``--help``, ``--version`` and bad usage.
     """
     from memprof._core import Error
 
@@ -64,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the closed pipe when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except (OSError, Error, ValueError) as error:
+    except (OSError, Error, ValueError, MemoryError) as error:
         print(f"memprof: error: {_sentence(error)}", file=sys.stderr)
         return FAILED
     return code

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import memprof.recording
+from memprof.commands import words
 from memprof.reports import text
 
 NAME = "summary"
@@ -18,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``summary`` takes."""
     parser.add_argument("file", type=Path, help="a recording (.memprof)")
     parser.add_argument(
-        "--device", help="0, cuda:0 or cpu; default: the GPU in use, else the CPU"
+        "--device",
+        type=words.device,
+        help="0, cuda:0 or cpu; default: the GPU in use, else the CPU",
     )
     parser.add_argument("--json", action="store_true", help="write the facts as JSON")
     parser.add_argument(
@@ -29,12 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=int,
+        type=words.count,
         default=12,
         metavar="N",
         help="rows of the table before the rest is one row; default: 12",
     )
-    parser.add_argument("--width", type=int, metavar="W", help="columns, at least 80")
+    parser.add_argument(
+        "--width", type=words.count, metavar="W", help="columns, at least 80"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -84,12 +84,12 @@ def test_exact_bytes(file: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["summary", str(tmp_path / "no.memprof")]) == 2
+    assert main(["summary", str(tmp_path / "no.memprof")]) == 1
     assert "no.memprof: No such file or directory" in sentence(capsys)
 
 
 def test_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["summary", str(tmp_path)]) == 2
+    assert main(["summary", str(tmp_path)]) == 1
     assert str(tmp_path) in sentence(capsys)
 
 
@@ -99,7 +99,7 @@ def test_what_is_no_recording(
 ) -> None:
     path = tmp_path / "x.memprof"
     path.write_bytes(content)
-    assert main(["summary", str(path)]) == 2
+    assert main(["summary", str(path)]) == 1
     assert "x.memprof" in sentence(capsys)
 
 
@@ -107,7 +107,7 @@ def test_a_newer_recording(file: Path, capsys: pytest.CaptureFixture) -> None:
     content = bytearray(file.read_bytes())
     content[8:12] = b"\x63\x00\x63\x00"  # version and oldest reader: 99
     file.write_bytes(content)
-    assert main(["summary", str(file)]) == 2
+    assert main(["summary", str(file)]) == 1
     assert "newer" in sentence(capsys)
 
 
@@ -129,19 +129,56 @@ def test_a_cut_recording_gives_what_is_whole(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["finished"] is False
 
 
+def test_a_device_that_was_not_recorded(
+    file: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["summary", str(file), "--device", "cuda:7"]) == 1
+    expected = "'cuda:7' was not recorded; devices here: 'cpu'"
+    assert expected in sentence(capsys)
+
+
+def test_not_enough_memory_is_an_error(
+    file: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path) -> None:
+        raise MemoryError("no room for 5 events")
+
+    monkeypatch.setattr("memprof.recording.load", load)
+    assert main(["summary", str(file)]) == 1
+    assert "no room for 5 events" in sentence(capsys)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--device", "cuda:7"], "'cuda:7' was not recorded; devices here: 'cpu'"),
-        (["--device", "tpu"], "'tpu' is not a device"),
-        (["--limit", "-1"], "limit must be 0 or more"),
+        (["--device", "tpu"], "argument --device: 'tpu' is not a device; write 'cpu'"),
+        (["--device", ""], "argument --device: '' is not a device"),
+        (["--device", "cuda:-1"], "argument --device: 'cuda:-1' is not a device"),
+        (["--device"], "argument --device: expected one argument"),
+        (["--limit", "-1"], "argument --limit: must be a number, 0 or more, not '-1'"),
+        (["--limit", "few"], "must be a number, 0 or more, not 'few'"),
+        (["--width", "1.5"], "argument --width: must be a number, 0 or more"),
     ],
 )
-def test_bad_values(
+def test_bad_values_are_bad_usage(
     file: Path, capsys: pytest.CaptureFixture, words: list[str], expected: str
 ) -> None:
-    assert main(["summary", str(file), *words]) == 2
-    assert expected in sentence(capsys)
+    for path in (file, file.with_name("no.memprof")):  # whatever the file
+        with pytest.raises(SystemExit) as ended:
+            main(["summary", str(path), *words])
+        assert ended.value.code == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("usage: memprof summary")
+        assert expected in err
+
+
+@pytest.mark.parametrize("words", [["--device", "0"], ["--limit", "0"]])
+def test_good_values(
+    file: Path, capsys: pytest.CaptureFixture, words: list[str]
+) -> None:
+    assert main(["summary", str(file), *words]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("words", [[], ["sumary", "x"], ["summary"], ["summary", "-z"]])
@@ -170,7 +207,7 @@ def test_a_full_disk_is_told(file: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
 
