@@ -62,9 +62,9 @@ thread_place(const mp_nesting_t *nesting)
 static mp_thread_t *
 thread_of(mp_nesting_t *nesting, uint32_t id)
 {
-    mp_thread_t *thread = mp_nesting_find(nesting, id);
-    if (MP_LIKELY(thread != NULL)) {
-        return thread;
+    uint32_t index = mp_table_get(nesting->index, id);
+    if (MP_LIKELY(index != MP_NO_INDEX)) {
+        return &nesting->threads[index];
     }
     uint32_t previous, place = thread_place(nesting);
     if (!grow((void **)&nesting->threads, &nesting->capacity, place,
@@ -72,7 +72,7 @@ thread_of(mp_nesting_t *nesting, uint32_t id)
         mp_table_put(nesting->index, id, place, &previous) != MP_OK) {
         return NULL;
     }
-    thread = &nesting->threads[place];
+    mp_thread_t *thread = &nesting->threads[place];
     if (place == nesting->count) {
         memset(thread, 0, sizeof(*thread));
         nesting->count++;
