@@ -40,6 +40,12 @@ void mp_forward_map_module_end(mp_forward_map_t *map, uint64_t thread,
 void mp_forward_map_find(const mp_forward_map_t *map, uint64_t thread,
                          uint64_t sequence, mp_forward_t *forward);
 
+static inline bool
+mp_forward_known(const mp_forward_t *forward)
+{
+    return forward->op != MP_NO_INDEX || forward->module != MP_NO_INDEX;
+}
+
 size_t mp_forward_map_bytes(const mp_forward_map_t *map);
 
 #endif

@@ -1,4 +1,4 @@
-/* session.h - one profile, from start to stop, and the thread that drains.
+/* session.h - one profile, from start to stop.
  *
  * Process-wide there is one log and one drain thread; any number of sessions
  * may run at a time, each with a tracker of its own, and each event is given
@@ -13,9 +13,8 @@
 #define MP_SESSION_H
 
 #include "event.h"
-#include "intern.h"
-#include "recording.h"
 #include "tracker.h"
+#include "window.h"
 
 typedef struct mp_session mp_session_t;
 
@@ -57,24 +56,10 @@ mp_status_t mp_session_step(mp_session_t *session, int32_t number);
 mp_status_t mp_session_window_begin(mp_session_t *session, const char *path,
                                     int *saved_errno);
 
-/* What a window held.  The intern is the process's: it is never freed. */
-typedef struct {
-    mp_event_t *events; /* mp_reserve'd, RESERVED_BYTES */
-    size_t count;
-    size_t reserved_bytes;
-    mp_tracker_t *tracker;
-    mp_recording_writer_t *writer; /* NULL: not streamed */
-    int stream_errno;              /* not 0: streaming failed with it */
-    uint64_t dropped;
-    int64_t start_ns;
-    int64_t start_wall_ns;
-} mp_window_t;
-
 /* Give the window away; the caller owns all of it. */
 mp_status_t mp_session_window_end(mp_session_t *session, mp_window_t *out);
 /* A copy of the open window so far (without a writer). */
 mp_status_t mp_session_window_copy(mp_session_t *session, mp_window_t *out);
-void mp_window_clear(mp_window_t *window);
 
 /* MP_ERR_STATE: not running, or a window is open. */
 mp_status_t mp_session_stop(mp_session_t *session);

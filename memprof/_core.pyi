@@ -1,7 +1,7 @@
 """The C core.  Everything here is private to memprof.
 
 Numbers of kinds, phases, roles, categories and reasons are those of
-``csrc/event.h`` and ``csrc/tracker.h``; the tables below give their texts.
+``csrc/event.h`` and ``csrc/life.h``; the tables below give their texts.
 Buffers are read-only, hold rows laid out as ``memprof.recording`` documents
 (``EVENT_DTYPE``, ``ALLOCATION_DTYPE``, ``STEP_DTYPE``) and keep their owner
 alive.

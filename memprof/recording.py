@@ -1,7 +1,7 @@
 """The recording: what happened to memory, as NumPy arrays and answers.
 
 ``load(path)`` reads a file; a profile hands out the same object.  Everything
-here is a view of the C core's rows (``csrc/event.h``, ``csrc/tracker.h``):
+here is a view of the C core's rows (``csrc/event.h``, ``csrc/life.h``):
 arrays share its memory and are read-only.
 
 Sizes are bytes, times nanoseconds on one monotonic clock, devices texts such as

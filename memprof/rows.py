@@ -1,4 +1,4 @@
-"""The layouts of rows: what ``csrc/event.h`` and ``csrc/tracker.h`` say, for NumPy.
+"""The layouts of rows, for NumPy: ``csrc/event.h``, ``life.h`` and ``counters.h``.
 
 Offsets are written out: rows are the core's memory, not copies of it.
 """
@@ -86,7 +86,7 @@ ALLOCATION_DTYPE = _rows(
     ("role", "u1", 130),  # index into _core.ROLES
     ("died_in_op", "u1", 131),  # freed inside the outermost op that made it
 )
-"""One life: ``mp_allocation_t`` of ``csrc/tracker.h``, 136 bytes."""
+"""One life: ``mp_allocation_t`` of ``csrc/life.h``, 136 bytes."""
 
 STEP_DTYPE = _rows(
     80,
@@ -103,7 +103,7 @@ STEP_DTYPE = _rows(
     ("reserved_bytes_peak", "<i8", 64),
     ("allocated_total", "<i8", 72),  # bytes allocated in it
 )
-"""One step on one device: ``mp_step_stats_t`` of ``csrc/tracker.h``, 80 bytes."""
+"""One step on one device: ``mp_step_stats_t`` of ``csrc/counters.h``, 80 bytes."""
 
 STEPS_DTYPE = np.dtype(
     [

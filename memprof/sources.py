@@ -29,13 +29,13 @@ COUNTED = (
     "active_blocks",
     "segments",
 )
-"""What the core counts of a device: MP_STAT_LIST of ``csrc/tracker.h``."""
+"""What the core counts of a device: MP_STAT_LIST of ``csrc/counters.h``."""
 
 SHOWN_STEPS = 1000
 """How many steps outside windows the info keeps; the last ones."""
 
 STEP = struct.Struct("<ihHqqqqqqqqq")
-"""One ``mp_step_stats_t`` of ``csrc/tracker.h``."""
+"""One ``mp_step_stats_t`` of ``csrc/counters.h``."""
 
 _running: list[Live] = []
 _starting = threading.RLock()

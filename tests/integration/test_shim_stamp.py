@@ -392,7 +392,8 @@ def ops_are_described(host: Host) -> None:
     assert not forward.in_node
     engine = "autograd::engine::evaluate_function: "
     backward = by_name[engine + "MulBackward0"]
-    assert backward.scope == FUNCTION and backward.in_node
+    assert backward.scope == FUNCTION
+    assert backward.in_node
     assert (backward.node_sequence, backward.node_thread) == (forward.sequence, me)
     leaf = by_name[engine + "torch::autograd::AccumulateGrad"]
     assert (leaf.in_node, leaf.node_sequence) == (1, -1)
