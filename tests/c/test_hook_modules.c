@@ -265,9 +265,8 @@ test_hook_modules_inside_backward_compute_again(void)
     set_up();
     run_backward(LAYER); /* a checkpoint's */
     check_place(LAYER, MP_PHASE_BACKWARD, PLACE);
-    fake_op_t node = FAKE_OP("CheckpointFunctionBackward");
-    node.fact.forward_thread = 1;
-    begin(&node, MP_OP_SCOPE_BACKWARD);
+    fake_op_t node = FAKE_NODE("CheckpointFunctionBackward");
+    begin(&node, MP_OP_SCOPE_FUNCTION);
     run_in(LAYER, NET_AT); /* the node alone says that it is a backward */
     check_place(LAYER, MP_PHASE_BACKWARD, PLACE);
     run_no_python();
@@ -283,9 +282,8 @@ test_hook_modules_outside_of_backward_compute_nothing_again(void)
     mp_hook_module_begin(NET);
     run_backward(MP_NO_INDEX);
     check_place(NET, MP_PHASE_BACKWARD, MP_FLAG_IN_MODULE);
-    fake_op_t node = FAKE_OP("MulBackward0");
-    node.fact.forward_thread = 1;
-    begin(&node, MP_OP_SCOPE_BACKWARD);
+    fake_op_t node = FAKE_NODE("MulBackward0");
+    begin(&node, MP_OP_SCOPE_FUNCTION);
     check_place(NET, MP_PHASE_BACKWARD, MP_FLAG_IN_MODULE);
     run_backward(LAYER); /* but a checkpoint of its own does */
     check_place(LAYER, MP_PHASE_BACKWARD, PLACE);
@@ -524,9 +522,8 @@ test_hook_modules_by_hooks_where_stacks_say_nothing(void)
     mp_event_t event = probe();
     MP_CHECK_EQ(event.module, LAYER);
     MP_CHECK_EQ(event.stack, MP_NO_INDEX);
-    fake_op_t node = FAKE_OP("MulBackward0");
-    node.fact.forward_thread = 1;
-    begin(&node, MP_OP_SCOPE_BACKWARD);
+    fake_op_t node = FAKE_NODE("MulBackward0");
+    begin(&node, MP_OP_SCOPE_FUNCTION);
     check_place(LAYER, MP_PHASE_BACKWARD, PLACE);
     core->op_end(&node);
     mp_hook_module_end(LAYER);
