@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
-import sys
+import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 
-sys.path.insert(0, str(Path(__file__).parent))
+# Every program here is a program of torch.
+collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
 
-from harness import Program  # noqa: E402
+
+def pytest_report_collectionfinish() -> list[str]:
+    """Say it where the programs are not collected."""
+    return [] if HAS_TORCH else ["tests/programs not run: no torch"]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -36,12 +39,17 @@ def short_walks() -> Iterator[None]:
 @pytest.fixture
 def device() -> str:
     """Where the programs run."""
+    import torch
+
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture
-def program(device: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+def program(device: str, request: pytest.FixtureRequest) -> Any:
     """Return a fresh ``Program``; nothing of an earlier one is alive."""
+    import torch
+    from harness import Program
+
     torch.manual_seed(0)
     gc.collect()
     if device == "cuda":
@@ -50,5 +58,5 @@ def program(device: str, request: pytest.FixtureRequest) -> Iterator[Any]:
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
     plugin = request.config.pluginmanager.get_plugin("compare_torch")
-    beside = plugin.beside(request.node.name) if plugin is not None else None
-    yield Program(device, beside)
+    beside = None if plugin is None else plugin.beside(request.node.name)
+    return Program(device, beside)

@@ -191,9 +191,7 @@ class State:
                 missing[block.category, block.size] -= 1
             else:
                 surplus.append(block)
-        lost = [
-            f"{size:>7} B  {name}" for name, size in sorted(missing.elements())
-        ]
+        lost = [f"{size:>7} B  {name}" for name, size in sorted(missing.elements())]
         if surplus or lost:
             raise AssertionError(
                 "\n".join(
@@ -234,6 +232,12 @@ def check(block: Block, **facts: Any) -> None:
         if getattr(block, name) != value
     ]
     assert not wrong, "\n ".join([str(block), *wrong])
+
+
+def one_of(state: State, size: int, category: str) -> Block:
+    """Return the only block of SIZE and CATEGORY."""
+    (found,) = [b for b in state.blocks if (b.size, b.category) == (size, category)]
+    return found
 
 
 class Program:

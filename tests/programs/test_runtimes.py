@@ -89,6 +89,7 @@ def test_compiled(program: Program, backend: str) -> None:
             "aot_eager",
             marks=pytest.mark.xfail(
                 strict=True,
+                raises=AssertionError,
                 reason="grad mode is off inside CompiledFunction; an fx.GraphModule "
                 "on the stack hides the module that was called",
             ),
@@ -147,7 +148,9 @@ def test_offload_that_copies(program: Program) -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="pack hooks run with grad mode off: 'kept output'"
+    strict=True,
+    raises=AssertionError,
+    reason="pack hooks run with grad mode off: 'kept output'",
 )
 def test_packed_copies_are_saved(program: Program) -> None:
     with program.record():
@@ -195,6 +198,11 @@ def one_rank(tmp_path: Path) -> Any:
     dist.destroy_process_group()
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="DDP moves .grad into its bucket behind the hook that tells of it",
+)
 def test_ddp_with_gradients_in_buckets(program: Program, one_rank: Any) -> None:
     net = Net(program.device)
     with program.record() as prof:
@@ -207,7 +215,6 @@ def test_ddp_with_gradients_in_buckets(program: Program, one_rank: Any) -> None:
             optimizer.step()
             optimizer.zero_grad()
             prof.step()
-    print(*program.at("backward 2").blocks,sep="\n")
     # All gradients are slices of one bucket.
     at = program.at("backward 2")
     bucket = sum(WEIGHTS)
@@ -217,7 +224,9 @@ def test_ddp_with_gradients_in_buckets(program: Program, one_rank: Any) -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="made by DDP's C++ outside of everything: no evidence"
+    strict=True,
+    raises=AssertionError,
+    reason="made by DDP's C++ outside of everything: no evidence",
 )
 def test_ddp_with_buckets_beside(program: Program, one_rank: Any) -> None:
     net = Net(program.device)
@@ -258,7 +267,9 @@ def test_fsdp(program: Program, one_rank: Any) -> None:
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
     with program.record() as prof:
         for number in range(3):
-            model(torch.randn(BATCH, IN, device=program.device)).square().mean().backward()
+            x = torch.randn(BATCH, IN, device=program.device)
+            model(x).square().mean().backward()
+            del x
             optimizer.step()
             program.mark(f"step {number}")
             optimizer.zero_grad()
@@ -274,6 +285,7 @@ def test_fsdp(program: Program, one_rank: Any) -> None:
 
 @pytest.mark.xfail(
     strict=True,
+    raises=AssertionError,
     reason="FSDP sets .grad itself: seen only where an optimizer makes state, once",
 )
 def test_fsdp_gradients(program: Program, one_rank: Any) -> None:
@@ -288,7 +300,9 @@ def test_fsdp_gradients(program: Program, one_rank: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with program.record() as prof:
         for number in range(3):
-            model(torch.randn(BATCH, IN, device=program.device)).square().mean().backward()
+            x = torch.randn(BATCH, IN, device=program.device)
+            model(x).square().mean().backward()
+            del x
             optimizer.step()
             program.mark(f"step {number}")
             optimizer.zero_grad()
@@ -296,7 +310,8 @@ def test_fsdp_gradients(program: Program, one_rank: Any) -> None:
     # One block, the result of the reduction; each gradient is a piece of it.
     for number in range(3):
         at = program.at(f"step {number}")
-        at.holds(parameter=WEIGHTS, gradient=sum(WEIGHTS))
+        # The 4 bytes are the mesh: the number of its one rank.
+        at.holds(parameter=WEIGHTS, gradient=sum(WEIGHTS), unknown=SCALAR)
 
 
 @pytest.mark.gpu
