@@ -6,6 +6,8 @@ Each program runs once, with both profilers on; at each of its marks the bytes o
 every category are printed, memprof's and torch's. Slow, and no test: torch infers
 its categories from the flow of data over the whole run and is often wrong, or has
 no answer. The marks are where they are in both: a mark is a record_function.
+A program that passes alone may fail here: torch's profiler keeps some tensors (what
+torch.func wraps) alive until it stops, and memprof shows them.
 """
 
 from __future__ import annotations

@@ -335,13 +335,16 @@ def test_gradient_clipping(program: Program) -> None:
     program.at("clipped").holds(parameter=SIZE, gradient=SIZE, input=SIZE)
 
 
-def test_scheduler_and_average(program: Program) -> None:
+def test_average_of_the_weights(program: Program) -> None:
     model = Scale(N, program.device)
     with program.record():
         average = torch.optim.swa_utils.AveragedModel(model)
         average.update_parameters(model)
         program.mark("averaged")
-    # The copy's weight is a parameter; how many averages it holds is a buffer.
+    # The copy's weight is a parameter; how many averages it holds is a buffer, and
+    # on the CPU.
     at = program.at("averaged")
-    at.holds(parameter=[SIZE, SIZE, 8])
-    at.block(8, reason="buffer")
+    at.holds(parameter=[SIZE, SIZE, *program.host(8)])
+    for block in at.blocks:
+        if block.size == 8:
+            check(block, reason="buffer", owner="AveragedModel/n_averaged")

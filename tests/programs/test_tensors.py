@@ -114,7 +114,8 @@ def test_channels_last(program: Program) -> None:
 def test_buffers_of_batch_norm(program: Program) -> None:
     model = nn.BatchNorm1d(17, device=program.device)
     features, state = f32(17), f32(BATCH, 17)
-    with program.record():
+    # torch's own kernels: what cuDNN keeps beside differs between its versions.
+    with torch.backends.cudnn.flags(enabled=False), program.record():
         x = torch.randn(BATCH, 17, device=program.device)
         out = model(x)
         loss = out.square().mean()
