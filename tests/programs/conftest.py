@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ def pytest_report_collectionfinish() -> list[str]:
     return [] if HAS_TORCH else ["tests/programs not run: no torch"]
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def short_walks() -> Iterator[None]:
     """Keep what torch's modules are made of out of the garbage collector's walks.
 
@@ -45,7 +46,7 @@ def device() -> str:
 
 
 @pytest.fixture
-def program(device: str, request: pytest.FixtureRequest) -> Any:
+def program(device: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Return a fresh ``Program``; nothing of an earlier one is alive."""
     import torch
     from harness import Program
@@ -59,4 +60,9 @@ def program(device: str, request: pytest.FixtureRequest) -> Any:
         torch.cuda.empty_cache()
     plugin = request.config.pluginmanager.get_plugin("compare_torch")
     beside = None if plugin is None else plugin.beside(request.node.name)
-    return Program(device, beside)
+    yield Program(device, beside)
+    # pytest keeps the last failure for a debugger, an expected one, too, and with
+    # it a model that the next test would meet.
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
