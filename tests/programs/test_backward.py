@@ -8,7 +8,7 @@ from typing import Any
 import models
 import pytest
 import torch
-from harness import Program, check, f32, i64, line
+from harness import Program, check, f32, i64, line, one_of
 from models import BATCH, IN, SCALAR, WEIGHTS, H, Net, Scale, X, Y
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -222,22 +222,27 @@ def test_double_backward(program: Program) -> None:
         penalty = slope.square().sum()
         penalty.backward()
         program.mark("end")
+    # 2 (x w) x. The first graph keeps the product x w for the square. The slope's
+    # graph keeps x and, of what it was multiplied with, d loss / d loss: one number.
     at = program.at("slope")
-    # 2 (x w) x: the first graph's product x w is needed still, and so is what
-    # backward made of it, 2 (x w), for the gradient of the second product.
-    assert at.moment.categories["parameter"] == SIZE
-    assert at.moment.categories["input"] == SIZE
-    (product,) = [b for b in at.blocks if b.category == "activation" and b.size == SIZE]
-    check(product, module="Scale", phase="forward")
-    details = [b for b in at.blocks if b.category == "autograd_detail"]
-    assert all(b.reason == "in backward" for b in details)
-    made = [b for b in details if b.forward_module == "Scale"]
-    assert [b.size for b in made] == [SIZE]  # the slope itself
-    at = program.at("end")
-    # The slope and both results are the program's; the graph is used up... of the
-    # first backward only what the second went through.
-    assert at.moment.categories["gradient"] == SIZE
-    assert at.moment.categories["parameter"] == SIZE
+    at.holds(
+        parameter=SIZE,
+        input=SIZE,
+        activation=[SIZE, SCALAR],
+        autograd_detail=[SIZE, SCALAR],
+    )
+    check(one_of(at, SIZE, "activation"), module="Scale", phase="forward")
+    slope_block = one_of(at, SIZE, "autograd_detail")
+    check(slope_block, reason="in backward", forward_module="Scale")
+    # The second backward uses up the slope's graph and goes round the square of the
+    # first: the loss, alive, keeps the product.
+    program.at("end").holds(
+        parameter=SIZE,
+        input=SIZE,
+        gradient=SIZE,
+        activation=[SIZE, SCALAR, SCALAR],
+        autograd_detail=SIZE,
+    )
 
 
 def test_two_backwards_through_one_graph(program: Program) -> None:
