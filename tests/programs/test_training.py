@@ -234,11 +234,6 @@ def test_tied_weights_count_once(program: Program) -> None:
     check(total, category="gradient", owner="a.weight", module="a", op="aten::add")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="after the node of an op that allocates nothing (aten::t) nothing is known",
-)
 def test_sum_of_tied_gradients_has_a_forward(program: Program) -> None:
     model = Tied(23, program.device)
     with program.record():
