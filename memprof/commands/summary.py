@@ -34,7 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows of the table before the rest is one row; default: 12",
     )
-    parser.add_argument("--width", type=int, metavar="W", help="columns, at least 80")
+    parser.add_argument(
+        "--width",
+        type=int,
+        metavar="W",
+        help="columns, at least 80; default: the terminal's, else all it takes",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
