@@ -226,7 +226,10 @@ _EXPLAINED = {"no evidence": "made outside of forward and backward, no owner fou
 
 
 def _unknown_lines(facts: dict[str, Any], width: int) -> list[str]:
-    """Say why blocks are of category unknown."""
+    """Say why blocks are of category unknown, if they are not but a trifle."""
+    unknown = sum(facts["unknown"].values())
+    if unknown < min(facts["peak"]["requested_bytes"] // 1000, 1 << 20):
+        return []
     words = [
         f"{size_text(size)} {_EXPLAINED.get(reason, reason)}"
         for reason, size in facts["unknown"].items()
@@ -253,7 +256,10 @@ def _earlier_lines(facts: dict[str, Any], width: int) -> list[str]:
     text = f"  ! {said} alive at the peak was born {when}"
     out = textwrap.wrap(text, width, subsequent_indent="    ")
     lines = [row["line"] for row in earlier["rows"] if row["line"]]
-    return [*out, _middle(f"    most of it at {lines[0]}", width)] if lines else out
+    if not lines:
+        return out
+    where = "at" if len(lines) == 1 else "the largest part at"
+    return [*out, _middle(f"    {where} {lines[0]}", width)]
 
 
 def _listed(words: list[str]) -> list[str]:

@@ -357,7 +357,7 @@ def test_what_outlived_its_step_is_told_to_the_byte() -> None:
     assert sum(row["bytes"] for row in earlier["rows"]) == expected
     assert (
         "  ! 21.0 MiB of activation alive at the peak was born in earlier steps (0-2)\n"
-        "    most of it at train.py:88\n"
+        "    at train.py:88\n"
     ) in found.summary().text(80)
 
 
