@@ -40,10 +40,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALLOCATION_DTYPE",
+    "CATEGORIES",
     "CPU",
     "EVENT_DTYPE",
     "NO_INDEX",
+    "PHASES",
     "PHASES_DTYPE",
+    "REASONS",
+    "ROLES",
     "STEPS_DTYPE",
     "STEP_DTYPE",
     "Frame",
@@ -63,6 +67,12 @@ _LAST_THREAD_KIND = 23  # optimizer_end
 # alloc ... oom, and the begin of an op, module, region, optimizer.
 _TELLS_PHASE = np.zeros(256, np.bool_)
 _TELLS_PHASE[[1, 2, 3, 4, 5, 6, 7, 8, 16, 18, 20, 22]] = True
+
+# What the small numbers of rows index.
+PHASES = _core.PHASES
+CATEGORIES = _core.CATEGORIES
+REASONS = _core.REASONS
+ROLES = _core.ROLES
 
 # Columns of the core's timeline of totals.
 TOTALS = ("requested", "active", "reserved")
