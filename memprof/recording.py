@@ -104,9 +104,11 @@ class Timeline(NamedTuple):
 
     def __repr__(self) -> str:
         spent = int(self.times_ns[-1]) - int(self.times_ns[0]) if len(self.bytes) else 0
+        columns = len(self.labels)
+        what = ", ".join(self.labels) if columns <= 3 else f"{columns} columns"
         return (
             f"<memprof.Timeline: {len(self.bytes)} samples over {spent / 1e9:.3f} s, "
-            f"{', '.join(self.labels)}>"
+            f"{what}>"
         )
 
 

@@ -456,3 +456,4 @@ def test_repr() -> None:
         f"<memprof.Timeline: {len(timeline.bytes)} samples over 0.000 s, "
         "requested, active, reserved>"
     )
+    assert repr(recording.timeline()).endswith(" s, 9 columns>")
