@@ -95,7 +95,8 @@ demo: build
 	rm -f demo/$$name.memprof demo/summary.txt; \
 	$(VPY) examples/train_$$name.py --output demo/$$name.memprof \
 	    --summary demo/summary.txt && \
-	echo "recording: demo/$$name.memprof   summary: demo/summary.txt"
+	echo "recording: demo/$$name.memprof   summary: demo/summary.txt" && \
+	echo "look again: $(VPY) -m memprof summary demo/$$name.memprof"
 
 test: build
 	@$(VPY) -m pytest tests $(PYTEST_ARGS)

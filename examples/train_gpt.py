@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,10 +24,32 @@ from torch.utils.checkpoint import checkpoint
 
 import memprof
 
-# prof.step() stands at the top of the loop, so the one step that waits is the
-# time before the loop; two loops warm up and the next three are recorded.
+# prof.step() stands at the top of the loop, so step 0, which waits, is the time
+# before the loop; steps 1 and 2 warm up and 3 to 5 are recorded.  Later steps only
+# train: with repeat=1 there is no second window to take the place of the first.
 WAIT, WARMUP, ACTIVE = 1, 2, 3
-CYCLE = WAIT + WARMUP + ACTIVE
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type of command-line numbers from LEAST on."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least}")
+        return int(text)
+
+    return number
+
+
+def chosen_device(text: str) -> torch.device:
+    """Read a device from the command line and see whether it is there."""
+    try:
+        device = torch.device(text)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: {reason}") from error
+    return device
 
 
 class Attention(nn.Module):
@@ -155,28 +178,42 @@ def compare_with_torch(
 def main(argv: list[str] | None = None) -> None:
     """Train, save the recording and print its summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=WARMUP + ACTIVE)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, help="default: 1024, on a CPU 128")
-    parser.add_argument("--dim", type=int, help="default: 768, on a CPU 128")
-    parser.add_argument("--layers", type=int, help="default: 12, on a CPU 4")
-    parser.add_argument("--heads", type=int, help="default: dim / 64, on a CPU 4")
-    parser.add_argument("--vocab", type=int, help="default: 32768, on a CPU 1024")
-    parser.add_argument("--device", default=None, help="default: cuda, if there is one")
+    parser.add_argument(
+        "--steps",
+        type=at_least(WARMUP + 1),
+        default=WARMUP + ACTIVE,
+        help="turns of the loop; default: %(default)s, the first "
+        f"{WARMUP} only warm up",
+    )
+    for name, what, default in (
+        ("batch", "sequences", "8"),
+        ("length", "tokens of each", "1024, on a CPU 128"),
+        ("dim", "width of the model", "768, on a CPU 128"),
+        ("layers", "blocks", "12, on a CPU 4"),
+        ("heads", "of attention", "dim / 64, on a CPU 4"),
+        ("vocab", "different tokens", "32768, on a CPU 1024"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=at_least(1), help=f"{what}; default: {default}"
+        )
+    parser.add_argument(
+        "--device", type=chosen_device, help="default: cuda if there is one, else cpu"
+    )
     parser.add_argument(
         "--checkpoint", action="store_true", help="checkpoint each block's activations"
     )
     parser.add_argument("--autocast", action="store_true", help="run in bf16")
-    parser.add_argument("--output", type=Path, default=Path("demo/gpt.memprof"))
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo/gpt.memprof"),
+        help="the recording; default: %(default)s",
+    )
     parser.add_argument("--summary", type=Path, help="write the summary here as well")
     args = parser.parse_args(argv)
-    if args.steps <= WARMUP:
-        parser.error(f"--steps must be at least {WARMUP + 1}: {WARMUP} only warm up")
-
-    device = torch.device(
-        args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    )
+    device = args.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
+    batch = args.batch or 8
     length = args.length or (1024 if on_gpu else 128)
     dim = args.dim or (768 if on_gpu else 128)
     layers = args.layers or (12 if on_gpu else 4)
@@ -185,7 +222,7 @@ def main(argv: list[str] | None = None) -> None:
     if dim % heads:
         parser.error(f"--dim ({dim}) must be a multiple of --heads ({heads})")
     print(
-        f"GPT on {device}: {args.steps} steps, batch {args.batch}, length {length}, "
+        f"GPT on {device}: {args.steps} steps, batch {batch}, length {length}, "
         f"{layers} layers of {dim}, {heads} heads, {vocab} tokens"
     )
 
@@ -201,26 +238,27 @@ def main(argv: list[str] | None = None) -> None:
         if on_gpu:
             torch_stats.update(torch.cuda.memory_stats(device))
 
-    schedule = memprof.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE)
+    schedule = memprof.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
     with memprof.profile(schedule=schedule, on_trace_ready=save) as prof:
-        for step in range(args.steps):
+        for _ in range(args.steps):
             prof.step()
-            if on_gpu and prof.step_num % CYCLE == WAIT + WARMUP:
+            if on_gpu and prof.step_num == WAIT + WARMUP:
                 # Only for compare_with_torch(): count from the first active step.
                 torch.cuda.reset_peak_memory_stats(device)
             began = time.perf_counter()
-            tokens, targets = token_batch(args.batch, length, vocab, random)
+            tokens, targets = token_batch(batch, length, vocab, random)
             x, y = tokens.to(device), targets.to(device)
             loss = train_step(model, optimizer, x, y, args.autocast)
-            print(f"step {step}: loss {loss:.4f}  {time.perf_counter() - began:.2f} s")
+            spent = time.perf_counter() - began
+            print(f"step {prof.step_num}: loss {loss:.4f}  {spent:.2f} s")
 
-    summary = str(prof.summary())
-    print(f"\n{summary}\n")
+    summary = prof.summary()
+    print(f"\n{summary}")
     if torch_stats:
         compare_with_torch(prof, device, torch_stats)
     if args.summary:
         args.summary.parent.mkdir(parents=True, exist_ok=True)
-        args.summary.write_text(summary + "\n", encoding="utf-8")
+        args.summary.write_text(summary.text(), encoding="utf-8")
     print(f"recording: {args.output}")
 
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from torch.profiler import ProfilerActivity, record_function
 
+    from memprof._core import EVENT_KINDS
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
 
 __all__ = [
+    "EVENT_KINDS",
     "Frame",
     "MemprofError",
     "Moment",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from memprof.absent import INSTEAD, sentence
+
 PLACES = {
+    "EVENT_KINDS": "memprof._core",
     "Frame": "memprof.recording",
     "Moment": "memprof.moment",
     "Recording": "memprof.recording",
@@ -40,4 +43,6 @@ def find(name: str) -> Any:
                 f"{problem}"
             ) from problem
         return record_function
+    if name in INSTEAD:
+        raise AttributeError(sentence("memprof", name))
     raise AttributeError(f"module 'memprof' has no attribute {name!r}")

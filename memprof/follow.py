@@ -48,7 +48,8 @@ class Follower(Protocol):
         """Return what the recording's info says of the sources.
 
         ``sources`` (name -> ``{"live": bool, "why": text}``), ``shim``,
-        ``seeded``, ``own`` (bytes, events, dropped) and ``followed_steps``.
+        ``seeded``, ``own`` (bytes, events, dropped), ``own_tensors`` (the class
+        of the model for the names of its own tensors) and ``followed_steps``.
         """
 
 

@@ -33,11 +33,14 @@ class Names:
         self._roots: dict[int, _Named] = {}
         # Class of the model whose parts have bare names, once there is one.
         self._bare_class: str | None = None
+        # The class of a model for the bare names of its own tensors: "weight".
+        self.own: dict[str, str] = {}
 
     def clear(self) -> None:
         """Forget everybody."""
         self._known.clear()
         self._roots.clear()
+        self.own.clear()
         self._bare_class = None
         _core.forget_objects()
 
@@ -76,6 +79,10 @@ class Names:
             inside = self.inside(module)
             for name, parameter in heap.tensors(module, "_parameters"):
                 self.add(parameter, inside + name)
+            if inside == "":
+                for table in ("_parameters", "_buffers"):
+                    for name, _ in heap.tensors(module, table):
+                        self.own[name] = title
 
     def inside(self, module: Any) -> str:
         """Return what the names of a module's own tensors begin with."""

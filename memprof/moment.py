@@ -7,7 +7,7 @@ Whatever a moment is divided by, the parts sum to ``requested`` to the byte.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ KEYS = (
     "module",
     "op",
     "line",
+    "where",
     "function",
     "file",
     "stack",
@@ -41,7 +42,7 @@ KEYS = (
 """What ``Moment.rows`` can divide by."""
 
 OTHER = "other"
-"""Every key of the row that stands for the rows cut off."""
+"""Every key of the row that stands for the rows cut off; its ``rest`` is True."""
 
 # Owner names of these roles hold the module's: "layers.0.attn.weight".
 _MODULE_ROLES = ("parameter", "buffer", "gradient", "optimizer_state")
@@ -264,18 +265,24 @@ class Moment:
             by: one or several of ``KEYS``.
 
                 * ``line`` is ``file:line`` of the innermost frame that is the
-                  user's.  For a block born in backward it is the line of the
-                  forward that caused it, unless the backward itself runs the
-                  user's code.  A block without a stack has its owner's name.
+                  user's; ``""`` for a block without a stack.  For a block born
+                  in backward it is the line of the forward that caused it,
+                  unless the backward itself runs the user's code.
+                * ``owner`` is the name of the parameter, buffer, state or
+                  argument that the block is; ``""``: none is known.
+                * ``where`` is the line, and the owner for a block without one.
                 * ``function`` and ``file`` are those of the same frame, and
-                  ``stack`` is its whole stack, a tuple of ``Frame``.
+                  ``stack`` is its whole stack, a tuple of ``Frame``.  Files are
+                  relative to the folder where the run was started, or to
+                  site-packages; frames keep the path that Python has.
                 * ``module`` is where the block was born; for backward the
-                  forward module that caused it; else its owner's.
+                  forward module that caused it; else its owner's.  A model's
+                  own tensors have the name of its class.
                 * ``step`` is the step of birth, -1 if that was before the
                   recording; ``thread`` and ``stream`` are numbers.
             limit: keep that many rows and put the rest into one more, whose keys
-                are all ``"other"`` and whose ``rows`` says how many it stands
-                for.
+                are all ``"other"``, whose ``rest`` is True (no other row has
+                that key) and whose ``rows`` says how many it stands for.
 
         Returns:
             Dicts with ``bytes``, ``count`` (blocks) and the keys.  The bytes sum
@@ -291,7 +298,12 @@ class Moment:
             raise ValueError(f"cannot divide by {what}; choose {', '.join(KEYS)}")
         if limit is not None and limit < 0:
             raise ValueError(f"limit must be 0 or more, not {limit}")
-        index = self._index()
+        return self._divided(self._index(), keys, limit)
+
+    def _divided(
+        self, index: Ints, keys: Sequence[str], limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Divide some of what is alive; see ``rows``."""
         columns = _Columns(self._recording, index)
         parts = [columns.part(key) for key in keys]
         group = np.zeros(len(index), np.int64)
@@ -325,21 +337,34 @@ class Moment:
         return with_rest(table[:limit], keys, sum(total), len(index), groups)
 
     def __repr__(self) -> str:
-        when = "" if self.step is None else f" step {self.step},"
+        if self.event < 0:
+            when = "before the recording began"
+        elif self.step is None:
+            when = f"no step, {self.phase}"
+        else:
+            when = f"step {self.step}, {self.phase}"
         return (
-            f"<memprof.Moment: {self.device},{when} {self.phase}, "
-            f"{self.requested} bytes requested>"
+            f"<memprof.Moment: {self.device}, {when}, {self.requested} bytes requested>"
         )
 
 
-def owner_module(owner: str) -> str:
+def owner_module(owner: str, own: Mapping[str, str] | None = None) -> str:
     """Return the module part of an owner's name.
+
+    Args:
+        owner: as in ``owner`` of an allocation.
+        own: the class of the model for the names of its own tensors, which have
+            no module part.
 
     >>> owner_module("exp_avg of layers.0.attn.weight")
     'layers.0.attn'
+    >>> owner_module("weight.grad", {"weight": "Linear"})
+    'Linear'
     """
     name = owner.rpartition(" of ")[2].removesuffix(".grad")
-    return name.rpartition(".")[0]
+    module = name.rpartition(".")[0]
+    # "Discriminator/weight": a part of a model that is not the first.
+    return module or name.rpartition("/")[0] or (own or {}).get(name, "")
 
 
 def with_rest(
@@ -359,6 +384,7 @@ def with_rest(
         "count": count - sum(row["count"] for row in table),
     }
     other.update(dict.fromkeys(keys, OTHER))
+    other["rest"] = True
     other["rows"] = rows - len(table)
     return [*table, other]
 
@@ -466,6 +492,7 @@ class _Columns:
             [_core.ROLES.index(role) for role in _MODULE_ROLES],
         )
         texts = self._core_strings()
+        own = self._recording._own_tensors()
         codes = np.where(
             module > 0, module, np.where(owned & (owner > 0), owner + texts, 0)
         )
@@ -473,7 +500,7 @@ class _Columns:
         def name(code: int) -> str:
             if code <= texts:
                 return self._text(code)
-            return owner_module(self._text(code - texts))
+            return owner_module(self._text(code - texts), own)
 
         return codes, name
 
@@ -481,7 +508,7 @@ class _Columns:
         return self._recording._core.strings()
 
     def _where(self, key: str) -> tuple[Ints, list[Any]]:
-        """Return ``line``, ``function``, ``file`` or ``stack``."""
+        """Return ``line``, ``where``, ``function``, ``file`` or ``stack``."""
         stack, forward = self._ids("stack"), self._ids("forward_stack")
         found = self._places
         # Whether a stack says more than ".backward()", by code.
@@ -493,7 +520,7 @@ class _Columns:
         use_forward = (forward > 0) & ((stack == 0) | (backward & ~says))
         codes = np.where(use_forward, forward, stack)
         stacks = self._recording._core.stacks()
-        if key == "line":
+        if key == "where":
             owner = self._ids("owner")
             codes = np.where(codes > 0, codes, np.where(owner > 0, owner + stacks, 0))
 
@@ -505,6 +532,6 @@ class _Columns:
             if not code:
                 return ""
             line, function, file, _ = found.of(code - 1)
-            return {"line": line, "function": function, "file": file}[key]
+            return {"function": function, "file": file}.get(key, line)
 
         return self._named(codes, value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memprof import _core, cuda, info
 from memprof.errors import MemprofError
+from memprof.files import check_writable
 from memprof.options import (
     DEFAULT_BUDGET,
     Options,
@@ -21,7 +22,13 @@ from memprof.options import (
     warn_ignored,
 )
 from memprof.results import Results
-from memprof.schedule import RECORDING, ProfilerAction, describe, torch_enum
+from memprof.schedule import (
+    RECORDING,
+    ProfilerAction,
+    describe,
+    next_recorded,
+    torch_enum,
+)
 from memprof.sources import open_follower
 from memprof.warn import warn
 
@@ -136,6 +143,8 @@ class profile(Results):
         self._begun_wall_ns = 0
         self._last: Recording | None = None
         self._failure = ""
+        self._began_at = 0  # step_num at the last start
+        self._asked = False  # since then, whether a step was to be recorded
 
     # -- life ------------------------------------------------------------------
 
@@ -157,11 +166,13 @@ class profile(Results):
         follower = open_follower(torch, self._options)
         follower.start(self.step_num)
         self._torch, self._follower, self._pid = torch, follower, os.getpid()
-        self._window_open = False
+        self._window_open = self._asked = False
+        self._began_at = self.step_num
         try:
             self._counters = (cuda.counters(torch), {})
             self._started = {"start_ns": time.time_ns()}
             if self.current_action.name in RECORDING:
+                self._asked = True
                 self._begin_window()
         except BaseException:
             self._follower = None
@@ -190,10 +201,13 @@ class profile(Results):
             if self._follower is follower:  # on_trace_ready did not stop us
                 self._try("following steps", follower.step, number)
                 if action.name in RECORDING and not self._window_open:
+                    self._asked = True
                     self._try("recording", self._begin_window_anyhow)
 
     def stop(self) -> None:
         """Stop following; every hook is gone afterwards.
+
+        Warns if the schedule had no step recorded since ``start``.
 
         Raises:
             MemprofError: The profile is not running.
@@ -207,6 +221,8 @@ class profile(Results):
         if self in _running:
             _running.remove(self)
         self._try("stopping", follower.stop)
+        if not self._asked:
+            warn(f"memprof recorded nothing: {self._why_nothing()}")
         if ended:
             self._trace_ready()
 
@@ -261,12 +277,26 @@ class profile(Results):
             return self._last
         if self._failure:
             raise MemprofError(f"nothing was recorded: {self._failure}")
-        if follower is None:
+        if follower is None and not self._started:
             raise MemprofError("nothing was recorded yet: the profile has not run")
+        if follower is None:
+            raise MemprofError(f"nothing was recorded: {self._why_nothing()}")
         raise MemprofError(
             f"nothing was recorded yet: step {self.step_num} is "
             f"{self.current_action.name} by the schedule"
+            + self._from_when().replace(" from", ", which records from", 1)
         )
+
+    def _why_nothing(self) -> str:
+        """Say why a profile that ran recorded no step."""
+        ran = self.step_num - self._began_at
+        steps = f"{ran} step{'' if ran == 1 else 's'}"
+        return f"it ran {steps}, but the schedule records{self._from_when() or ' none'}"
+
+    def _from_when(self) -> str:
+        """Say from which step the schedule records, where that is known."""
+        first = next_recorded(self.schedule, self.step_num)
+        return "" if first is None else f" from step {first}"
 
     def counters(self, device: object = None) -> dict[str, dict[str, int]]:
         """Return what is counted of a device since ``start``, up to now.
@@ -349,6 +379,9 @@ class profile(Results):
         except OSError as problem:
             warn(f"memprof records in memory only: {problem}")
             self._open_window(None)
+        except Exception as problem:
+            self._failure = f"{type(problem).__name__}: {problem}"
+            raise
 
     def _open_window(self, path: str | None) -> None:
         follower = self._follower
@@ -406,16 +439,8 @@ class profile(Results):
             OSError: It cannot.
         """
         path = self._window_path()
-        if path is None:
-            return
-        if os.path.isdir(path):
-            raise IsADirectoryError(f"path={path!r} is a folder")
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(f"path={path!r}: there is no folder {folder}")
-        target = path if os.path.exists(path) else folder
-        if not os.access(target, os.W_OK):
-            raise PermissionError(f"path={path!r} cannot be written")
+        if path is not None:
+            check_writable(path, "path=")
 
     def _info(self, core: _core.Recording) -> str:
         follower, torch = self._follower, self._torch

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core
+from memprof.absent import without
+from memprof.files import check_folder
 from memprof.moment import Moment
 from memprof.rows import (
     ALLOCATION_DTYPE,
@@ -38,10 +40,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALLOCATION_DTYPE",
+    "CATEGORIES",
     "CPU",
     "EVENT_DTYPE",
     "NO_INDEX",
+    "PHASES",
     "PHASES_DTYPE",
+    "REASONS",
+    "ROLES",
     "STEPS_DTYPE",
     "STEP_DTYPE",
     "Frame",
@@ -55,11 +61,18 @@ __all__ = [
 ]
 
 # Numbers of csrc/event.h that a question here depends on.
+_ALLOC = 1
 _FREE_COMPLETED = 3
 _LAST_THREAD_KIND = 23  # optimizer_end
 # alloc ... oom, and the begin of an op, module, region, optimizer.
 _TELLS_PHASE = np.zeros(256, np.bool_)
 _TELLS_PHASE[[1, 2, 3, 4, 5, 6, 7, 8, 16, 18, 20, 22]] = True
+
+# What the small numbers of rows index.
+PHASES = _core.PHASES
+CATEGORIES = _core.CATEGORIES
+REASONS = _core.REASONS
+ROLES = _core.ROLES
 
 # Columns of the core's timeline of totals.
 TOTALS = ("requested", "active", "reserved")
@@ -88,6 +101,15 @@ class Timeline(NamedTuple):
     """k texts."""
     events: Ints
     """int64 [n], event numbers."""
+
+    def __repr__(self) -> str:
+        spent = int(self.times_ns[-1]) - int(self.times_ns[0]) if len(self.bytes) else 0
+        columns = len(self.labels)
+        what = ", ".join(self.labels) if columns <= 3 else f"{columns} columns"
+        return (
+            f"<memprof.Timeline: {len(self.bytes)} samples over {spent / 1e9:.3f} s, "
+            f"{what}>"
+        )
 
 
 class Samples(NamedTuple):
@@ -174,6 +196,7 @@ class Recording:
         self._phase_rows: Rows | None = None
         # For memprof.moment: what the ids of this recording mean as text.
         self._places: Any = None
+        self._own: dict[str, str] | None = None
 
     # -- facts about the whole -------------------------------------------------
 
@@ -222,16 +245,15 @@ class Recording:
 
         ``number, start_ns, end_ns, begin_event, end_event``: from the mark that
         began the step to the one that ended it.  A step that was still open ends
-        with the recording.
+        with the recording; if nothing was allocated in it, it is what follows the
+        last ``prof.step()`` and no step.
         """
         if self._step_rows is None:
             self._step_rows = self._find_steps()
         return self._step_rows
 
     def _find_steps(self) -> Rows:
-        raw = self.step_stats("all")
-        if raw["recorded"].any():  # not what was alive before the window
-            raw = raw[raw["recorded"] != 0]
+        raw = self._raw_steps()
         last = max(self._core.events_count - 1, 0)
         is_open = raw["end_event"] < 0
         ends = np.where(is_open, last, raw["end_event"])
@@ -243,21 +265,39 @@ class Recording:
         np.minimum.at(rows["begin_event"], group, raw["begin_event"])
         np.maximum.at(rows["end_event"], group, ends)
         rows.sort(order="begin_event")
-        # Without a schedule the mark that closed the last step opened another.
-        scheduled = self.info.get("schedule") is not None
-        if len(rows) and not scheduled:
-            if not self._has_work(*rows[["begin_event", "end_event"]][-1]):
-                rows = rows[:-1]
+        if len(rows) and self._is_tail(rows):
+            rows = rows[:-1]
         clock = self._times()
         rows["start_ns"] = clock[rows["begin_event"]]
         rows["end_ns"] = clock[np.minimum(rows["end_event"], last)]
         rows.flags.writeable = False
         return rows
 
-    def _has_work(self, begin: int, end: int) -> bool:
-        """Return whether a program, not only the session, wrote these events."""
+    def _is_tail(self, steps: Rows) -> bool:
+        """Return whether the last of STEPS is but the way out of the loop.
+
+        ``prof.step()`` at the end of a loop begins a step that ``stop`` ends.
+        It counts if anything was allocated in it, or if there is no other step
+        and the program did anything at all.
+        """
+        begin, end = steps[["begin_event", "end_event"]][-1]
+        info = self.info
+        if info.get("schedule") is not None and info.get("step_num") != steps[-1][0]:
+            return False  # the schedule ended the window, at a prof.step()
         kind = self.events()["kind"][begin : end + 1]
-        return bool((kind <= _LAST_THREAD_KIND).any())
+        if len(steps) > 1:
+            return not bool((kind == _ALLOC).any())
+        return not bool((kind <= _LAST_THREAD_KIND).any())
+
+    def _raw_steps(self) -> Rows:
+        """Return the tracker's rows, without what was before the window.
+
+        The tracker begins a row for what a recording finds alive, which is no
+        step: it has ``recorded`` 0.  Without a window no row has 1.
+        """
+        rows: Rows = _array(self._core.steps(), STEP_DTYPE)
+        recorded = rows["recorded"] != 0
+        return rows[recorded] if recorded.any() else rows
 
     @property
     def phases(self) -> Rows:
@@ -375,13 +415,16 @@ class Recording:
     def step_stats(self, device: object = None) -> Rows:
         """Return peaks per step, ``STEP_DTYPE``: one row a step and device.
 
-        As the tracker wrote them: what was alive before the recording's window
-        has a row too (``recorded`` is 0).
+        The steps are those of ``steps``.
+
+        Args:
+            device: whose rows; ``"all"``: every device's.
         """
-        rows: Rows = _array(self._core.steps(), STEP_DTYPE)
+        rows = self._raw_steps()
+        rows = rows[np.isin(rows["number"], self.steps["number"])]
         if not (isinstance(device, str) and device == "all"):
             rows = rows[rows["device"] == self._device(device)]
-            rows.flags.writeable = False
+        rows.flags.writeable = False
         return rows
 
     def timeline(self, device: object = None, by: str = "category") -> Timeline:
@@ -581,6 +624,40 @@ class Recording:
         """
         return self.op(index)
 
+    def owner(self, index: int) -> str:
+        """Return the name behind an owner id; ``""`` for none.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        return self.op(index)
+
+    def region(self, index: int) -> str:
+        """Return the name of the ``record_function`` region behind an id.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        return self.op(index)
+
+    def kind(self, number: int) -> str:
+        """Return the name of an event's ``kind``; see ``memprof.EVENT_KINDS``.
+
+        Raises:
+            IndexError: there is no such kind.
+        """
+        try:
+            return _core.EVENT_KINDS[int(number)]
+        except KeyError:
+            raise IndexError(f"no kind of event has the number {number}") from None
+
+    def _own_tensors(self) -> dict[str, str]:
+        """Return the class of the model for the names of its own tensors."""
+        if self._own is None:
+            found = self.info.get("own_tensors")
+            self._own = found if isinstance(found, dict) else {}
+        return self._own
+
     def stack(self, index: int) -> tuple[Frame, ...]:
         """Return the frames behind a stack id, innermost first; ``()`` for none.
 
@@ -610,7 +687,16 @@ class Recording:
         Raises:
             OSError: the file cannot be written; names the path.
         """
+        check_folder(path)
         self._core.save(os.fspath(path))
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what takes the place of an attribute that only torch has.
+
+        Raises:
+            AttributeError: always.
+        """
+        return without(self, name)
 
     def __repr__(self) -> str:
         where = ", ".join(self.devices) or "no devices"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from memprof.absent import without
+
 if TYPE_CHECKING:
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Rows, Timeline
@@ -93,6 +95,18 @@ class Results:
         """See ``Recording.module``."""
         return self.recording.module(index)
 
+    def owner(self, index: int) -> str:
+        """See ``Recording.owner``."""
+        return self.recording.owner(index)
+
+    def region(self, index: int) -> str:
+        """See ``Recording.region``."""
+        return self.recording.region(index)
+
+    def kind(self, number: int) -> str:
+        """See ``Recording.kind``."""
+        return self.recording.kind(number)
+
     def stack(self, index: int) -> tuple[Frame, ...]:
         """See ``Recording.stack``."""
         return self.recording.stack(index)
@@ -104,3 +118,11 @@ class Results:
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what takes the place of an attribute that only torch has.
+
+        Raises:
+            AttributeError: always.
+        """
+        return without(self, name)

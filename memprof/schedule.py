@@ -79,6 +79,16 @@ class Schedule(NamedTuple):
             return actions.WARMUP
         return actions.RECORD if place < cycle - 1 else actions.RECORD_AND_SAVE
 
+    def next_recorded(self, step: int) -> int | None:
+        """Return the first step from STEP on that is recorded; None: none is."""
+        led_in = self.wait if self.skip_first_wait != 0 else 0
+        place = max(step - self.skip_first, 0) + led_in
+        cycle = self.wait + self.warmup + self.active
+        place += max(self.wait + self.warmup - place % cycle, 0)
+        if self.repeat > 0 and place >= self.repeat * cycle:
+            return None
+        return place - led_in + self.skip_first
+
 
 def schedule(
     *,
@@ -134,3 +144,20 @@ def describe(function: Callable[[int], Any] | None) -> dict[str, int] | str | No
     if {"wait", "warmup", "active"} <= found.keys():
         return found
     return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def next_recorded(function: Callable[[int], Any] | None, step: int) -> int | None:
+    """Return the first step from STEP on that a schedule records.
+
+    Goes by the numbers of memprof's and torch's schedules; any other function is
+    not asked for steps that may never come.
+
+    Returns:
+        None: there is no such step, or it cannot be known.
+    """
+    if function is None:
+        return step
+    numbers = describe(function)
+    if not isinstance(numbers, dict):
+        return None
+    return Schedule(**numbers).next_recorded(step)

@@ -147,7 +147,13 @@ class Live:
     def _start(self, step: int) -> None:
         options, session = self._options, self._session
         others = list(_running)
-        seeding = options.cuda and self._attach() and not others
+        attached = options.cuda and self._attach()
+        if not options.cpu and not attached and not self._waiting:
+            raise MemprofError(
+                "nothing can be followed here: activities asks for CUDA alone, and "
+                + self._sources["cuda allocator"]["why"]
+            )
+        seeding = attached and not others
         session.start(seeding)
         _running.append(self)
         session.step(step)
@@ -260,6 +266,7 @@ class Live:
             "sources": {name: dict(fact) for name, fact in self._sources.items()},
             "shim": _core.shim_info(),
             "seeded": dict(self._seeded),
+            "own_tensors": dict(the_hooks().names.own),
             "own": {name: status[name] for name in ("own_bytes", "events", "dropped")},
             "followed_steps": followed_steps(self._session.followed_steps()),
         }

@@ -38,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows of the table before the rest is one row; default: 12",
     )
     parser.add_argument(
-        "--width", type=words.count, metavar="W", help="columns, at least 80"
+        "--width",
+        type=words.count,
+        metavar="W",
+        help="columns, at least 80; default: the terminal's, else all it takes",
     )
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memprof.moment import with_rest
+from memprof import _core
+from memprof.moment import owner_module, with_rest
 from memprof.reports.units import counted
 
 if TYPE_CHECKING:
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from memprof.recording import Recording
 
 SCHEMA = 1
-BY = ("category", "module", "op", "line")
+BY = ("category", "module", "op", "line", "owner")
+"""The keys of the table's rows; a row has a line or, without a stack, an owner."""
+
+PASSING = ("activation", "autograd_detail", "temporary", "input")
+"""Categories that should not outlive the step that made them."""
+
+NEARLY_EQUAL = 0.9
+"""Rows whose bytes are at least that share of the largest one's may be joined."""
+
 SPARK_COLUMNS = 11  # of one step
 
 
@@ -31,7 +40,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
         raise ValueError(f"limit must be 0 or more, not {limit}")
     info = recording.info
     peak = recording.peak(device)
-    held = fold(peak.rows(BY))
+    held = fold(_holders(peak))
     shown = held[:limit]
     if len(held) > limit:
         shown = with_rest(shown, BY, peak.requested, len(peak.live()), len(held))
@@ -63,6 +72,12 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             "op": peak.op,
         },
         "categories": peak.categories,
+        "unknown": {
+            row["reason"]: row["bytes"]
+            for row in peak.rows(("category", "reason"))
+            if row["category"] == "unknown"
+        },
+        "earlier": _earlier(peak),
         "rows": shown,
         "rows_total": len(held),
         "torch": _torch_peak(info, peak),
@@ -81,7 +96,55 @@ def _run_name(info: dict[str, Any]) -> str:
     argv = info.get("argv")
     if not isinstance(argv, list) or not argv or not isinstance(argv[0], str):
         return ""
-    return os.path.basename(argv[0])
+    if argv[0] in ("-c", "-"):  # no file: the words of a command, standard input
+        return f"python {argv[0]}"
+    folder, name = os.path.split(argv[0])
+    if name == "__main__.py":  # python -m package
+        return f"python -m {os.path.basename(folder)}"
+    return name or "python"
+
+
+def _holders(peak: Moment) -> list[dict[str, Any]]:
+    """Divide a moment by ``BY``.
+
+    Returns:
+        Rows in which ``owner`` stands only where there is no line: it would cut
+        what one line made into a row for each parameter.
+    """
+    rows = peak.rows(("category", "module", "op", "line", "where"))
+    for row in rows:
+        where = row.pop("where")
+        row["owner"] = "" if row["line"] else where
+    return rows
+
+
+def _earlier(peak: Moment) -> dict[str, Any] | None:
+    """Return what is alive in a step though an earlier one made it.
+
+    Returns:
+        None if there is nothing of the kind, or no step. Else ``bytes`` and
+        ``categories`` (those of ``PASSING``), the ``steps`` of birth in order
+        (-1: before the recording), and ``rows`` by category and line.
+    """
+    if peak.step is None:
+        return None
+    lives = peak.live()
+    chosen = np.isin(
+        lives["category"], [_core.CATEGORIES.index(name) for name in PASSING]
+    ) & (lives["born_step"] < peak.step)
+    if not chosen.any():
+        return None
+    rows = peak._divided(peak._index()[chosen], ("category", "line"))
+    categories: dict[str, int] = {}
+    for row in rows:
+        name = row["category"]
+        categories[name] = categories.get(name, 0) + row["bytes"]
+    return {
+        "bytes": sum(categories.values()),
+        "categories": categories,
+        "steps": np.unique(lives["born_step"][chosen]).tolist(),
+        "rows": rows[:12],
+    }
 
 
 def _own_bytes(info: dict[str, Any]) -> int | None:
@@ -210,18 +273,22 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join rows that differ only in the numbers of repeated layers.
 
     ``layers.0.attn`` and ``layers.1.attn`` become ``layers.*.attn``; a number
-    that is the same in all joined rows stays.  An owner's name in place of a
-    line folds in the same way.
+    that is the same in all joined rows stays.  An owner's name folds in the same
+    way.  Joined are only rows of nearly equal bytes: what stands out must not
+    hide among its likes.  A name of which nothing but ``*`` would be left, as in
+    an ``nn.Sequential``, stays as it is.
     """
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         key = (
             row["category"],
-            _without_numbers(row["module"]),
+            _folded(row["module"], row["module"]),
             row["op"],
-            _fold_line(row["line"]),
+            row["line"],
+            _folded(row["owner"], owner_module(row["owner"])),
         )
-        groups.setdefault(key, []).append(row)
+        alike.setdefault(key, []).append(row)
+    groups = [group for rows in alike.values() for group in _by_size(rows)]
     folded = [
         {
             "bytes": sum(row["bytes"] for row in group),
@@ -229,10 +296,11 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "category": group[0]["category"],
             "module": _common([row["module"] for row in group]),
             "op": group[0]["op"],
-            "line": _common([row["line"] for row in group]),
+            "line": group[0]["line"],
+            "owner": _common([row["owner"] for row in group]),
             "modules": len({row["module"] for row in group}),
         }
-        for group in groups.values()
+        for group in groups
     ]
     folded.sort(
         key=lambda row: (
@@ -244,9 +312,24 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return folded
 
 
-def _fold_line(line: str) -> str:
-    """Fold an owner's name; the line of a file stays as it is."""
-    return line if ":" in line else _without_numbers(line)
+def _by_size(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Part rows where their bytes are no longer nearly those of the largest."""
+    parts: list[list[dict[str, Any]]] = []
+    for row in sorted(rows, key=lambda row: -row["bytes"]):
+        if parts and row["bytes"] >= NEARLY_EQUAL * parts[-1][0]["bytes"]:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+@lru_cache(maxsize=4096)
+def _folded(name: str, module: str) -> str:
+    """Fold the name of MODULE, or of what is in it, if a name is left then."""
+    left = _without_numbers(module)
+    if "*" in left and not any(map(str.isalpha, left)):
+        return name
+    return _without_numbers(name)
 
 
 def _common(names: list[str]) -> str:

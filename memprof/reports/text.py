@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import html
 import os
-import re
 import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from memprof.moment import OTHER
 from memprof.reports.facts import SPARK_COLUMNS, gather
 from memprof.reports.units import count_text, counted, shares, size_text, sparks
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memprof.recording import Recording
 
 MIN_WIDTH = 80
+LEAST_NAMED = 0.05  # of the peak: what such a category is called is always said
 
 
 class Summary:
@@ -57,15 +58,16 @@ class Summary:
         """Return the block, plain.
 
         Args:
-            width: columns; None: the terminal's, at least 80.
+            width: columns, at least 80; None: as many as it takes to cut no name.
             exact: bytes instead of KiB, MiB and GiB in the table.
         """
-        if width is None:
-            width = shutil.get_terminal_size((MIN_WIDTH, 24)).columns
-        return "\n".join(lines(self._facts, max(width, MIN_WIDTH), exact)) + "\n"
+        if width is not None:
+            width = max(width, MIN_WIDTH)
+        return "\n".join(lines(self._facts, width, exact)) + "\n"
 
     def __str__(self) -> str:
-        return self.text()
+        """Return the block: as wide as the terminal, uncut where there is none."""
+        return self.text(terminal_width(sys.stdout))
 
     def __repr__(self) -> str:
         peak = size_text(self._facts["peak"]["requested_bytes"], 4)
@@ -75,26 +77,41 @@ class Summary:
         return html_table(self._facts)
 
 
+def terminal_width(stream: Any) -> int | None:
+    """Return the columns of the terminal that STREAM is; None: it is none."""
+    try:
+        if stream.isatty():
+            return shutil.get_terminal_size((MIN_WIDTH, 24)).columns
+    except (AttributeError, ValueError):  # no stream, or a closed one
+        pass
+    return None
+
+
 # -- the block -----------------------------------------------------------------
 
 
-def lines(facts: dict[str, Any], width: int, exact: bool = False) -> list[str]:
+def lines(facts: dict[str, Any], width: int | None, exact: bool = False) -> list[str]:
     """Write the block, plain, one text a line.
 
     Args:
         facts: of ``gather``.
-        width: columns.
+        width: columns; None: those of the uncut table, at least 80.
         exact: bytes in the table instead of units.
     """
+    table = _table_lines(facts, width, exact)
+    if width is None:
+        width = max(MIN_WIDTH, *map(len, table))
     body = [
         *_head_lines(facts, width),
         *_peak_lines(facts, width),
         *_spark_lines(facts, width),
         *_category_lines(facts, width),
+        *_unknown_lines(facts, width),
+        *_earlier_lines(facts, width),
         *_torch_lines(facts),
         *_event_lines(facts, width),
         "",
-        *_table_lines(facts, width, exact),
+        *table,
     ]
     return [line.rstrip() for line in body]
 
@@ -131,9 +148,10 @@ def _peak_lines(facts: dict[str, Any], width: int) -> list[str]:
         when = ["before the first recorded event"]
     elif peak["phase"] != "other" or not when:
         when.append(peak["phase"] if peak["phase"] != "other" else "outside of steps")
-    what = peak["module"] or peak["op"]
-    if what:
-        when.append(what)
+    if peak["module"]:
+        when.append(f"module {peak['module']}")
+    elif peak["op"]:
+        when.append(f"op {peak['op']}")
     total = facts["device_total_bytes"]
     share = f"{100 * requested / total:.1f} % of {size_text(total)}" if total else ""
     where = ", ".join(when)
@@ -141,7 +159,7 @@ def _peak_lines(facts: dict[str, Any], width: int) -> list[str]:
     if len(where) + 3 + len(share) <= room:
         where, share = f"{where}   {share}" if share else where, ""
     out = [
-        _figure("peak", requested, _shorten(where, room, "right")),
+        _figure("peak", requested, _middle(where, room)),
         _figure("", None, f"{requested} bytes requested" + f"   {share}" * bool(share)),
     ]
     waiting = peak["active_bytes"] - requested
@@ -187,17 +205,66 @@ def _category_lines(facts: dict[str, Any], width: int) -> list[str]:
     if not held:
         return []
     order = sorted(held, key=lambda name: -held[name])
-    named = order[:4] if len(order) > 5 else order
+    least = LEAST_NAMED * sum(held.values())
+    named = [name for i, name in enumerate(order) if i < 4 or held[name] >= least]
+    if len(order) == 5:  # a rest of one has a name
+        named = order
     parts = [(name, held[name]) for name in named]
     rest = sum(held[name] for name in order[len(named) :])
     if rest:
         parts.append(("rest", rest))
-    percent = shares([size for _, size in parts])
+    percent = shares([size for _, size in parts], rest=bool(rest))
     words = [
         f"{name} {'<1' if part == '0' else part} %"
         for (name, _), part in zip(parts, percent, strict=True)
     ]
     return _wrapped("at peak", words, width)
+
+
+# What a reason without evidence comes down to: the last rule of csrc/category.c.
+_EXPLAINED = {"no evidence": "made outside of forward and backward, no owner found"}
+
+
+def _unknown_lines(facts: dict[str, Any], width: int) -> list[str]:
+    """Say why blocks are of category unknown, if they are not but a trifle."""
+    unknown = sum(facts["unknown"].values())
+    if unknown < min(facts["peak"]["requested_bytes"] // 1000, 1 << 20):
+        return []
+    words = [
+        f"{size_text(size)} {_EXPLAINED.get(reason, reason)}"
+        for reason, size in facts["unknown"].items()
+    ]
+    return _wrapped("unknown", _listed(words), width, " ") if words else []
+
+
+def _earlier_lines(facts: dict[str, Any], width: int) -> list[str]:
+    """Say what outlived its step, if that is more than a trifle."""
+    earlier = facts["earlier"]
+    least = facts["peak"]["requested_bytes"] // 100
+    if not earlier or earlier["bytes"] < min(least, 1 << 20):
+        return []
+    held = [
+        f"{size_text(size)} of {name}" for name, size in earlier["categories"].items()
+    ]
+    steps = [number for number in earlier["steps"] if number >= 0]
+    when = "before the recording" if not steps else "in earlier steps"
+    if steps:
+        span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
+        before = "before the recording and " * (len(steps) < len(earlier["steps"]))
+        when = f"{before}in earlier steps ({span})"
+    said = " and ".join([", ".join(held[:-1]), held[-1]] if held[1:] else held)
+    text = f"  ! {said} alive at the peak was born {when}"
+    out = textwrap.wrap(text, width, subsequent_indent="    ")
+    lines = [row["line"] for row in earlier["rows"] if row["line"]]
+    if not lines:
+        return out
+    where = "at" if len(lines) == 1 else "the largest part at"
+    return [*out, _middle(f"    {where} {lines[0]}", width)]
+
+
+def _listed(words: list[str]) -> list[str]:
+    """Put commas behind all but the last of WORDS."""
+    return [f"{word}," for word in words[:-1]] + words[-1:]
 
 
 def _wrapped(
@@ -250,8 +317,7 @@ def _event_lines(facts: dict[str, Any], width: int) -> list[str]:
     ]
     if facts["own_bytes"] is not None:
         words.append(f"memprof itself {size_text(facts['own_bytes'])} on the host")
-    words = [f"{word}," for word in words[:-1]] + words[-1:]
-    out = _wrapped("events", words, width, " ")
+    out = _wrapped("events", _listed(words), width, " ")
     if facts["dropped"]:
         out.append("  ! events were lost because the log was full: sums may be short")
     if facts["sources"]:
@@ -268,17 +334,19 @@ def _event_lines(facts: dict[str, Any], width: int) -> list[str]:
     return out
 
 
-# Least columns of the three texts of the table.
-_LEAST = {"module": 12, "op": 10, "line": 16}
+# Columns that the table's module, op and where may be narrowed to; if that is not
+# enough, the op goes, and then the middle of the module down to the last.
+_LEAST = (40, 10, 16)
+_LEAST_MODULE = 12
 _TITLES = ("bytes", "%", "n", "category", "module", "op", "where")
 
 
-def _table_lines(facts: dict[str, Any], width: int, exact: bool) -> list[str]:
+def _table_lines(facts: dict[str, Any], width: int | None, exact: bool) -> list[str]:
     headline = facts["peak"]["requested_bytes"]
     rows = facts["rows"]
     if not rows:
         return ["  nothing was alive"]
-    percent = shares([row["bytes"] for row in rows], 1)
+    percent = shares([row["bytes"] for row in rows], 1, rest="rest" in rows[-1])
     numbers = [
         (
             str(row["bytes"]) if exact else size_text(row["bytes"]),
@@ -289,38 +357,66 @@ def _table_lines(facts: dict[str, Any], width: int, exact: bool) -> list[str]:
     ]
     blocks = count_text(sum(row["count"] for row in rows))
     total = (str(headline) if exact else size_text(headline), "100.0", blocks)
-    texts = [(row["category"], *_where_texts(row)) for row in rows]
     left = _widths([_TITLES[:3], total, *numbers], (9, 5, 4))
-    right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
-    spare = width - sum(left) - right[0] - 2 * (len(_TITLES) - 1)
-    for shorter in (_without_aten, _without_folders):  # first what says least
-        if sum(right[1:]) > spare:
-            texts = [(name, *shorter(*words)) for name, *words in texts]
-            right = _widths([_TITLES[3:], *texts], (8, 1, 1, 1))
-    right[1:] = _fit(right[1:], list(_LEAST.values()), spare)
 
     def line(numbers: Sequence[str], *words: str) -> str:
         cells = [text.rjust(size) for text, size in zip(numbers, left, strict=True)]
         return "  ".join([*cells, *words])
 
+    categories = [_TITLES[3], *(row["category"] for row in rows)]
+    column = max(8, *map(len, categories))
+    shown = [row for row in rows if "rest" not in row]
+    texts = [_TITLES[4:], *map(_where_texts, shown)]
+    spare = None if width is None else width - sum(left) - column - 12
+    cells = ["  ".join(words) for words in _columns(texts, spare)]
+    # What is said of the rest goes across the columns, which it leaves empty.
+    cells += [_rest_text(row) for row in rows[len(shown) :]]
     out = [
-        line(
-            cells,
-            words[0].ljust(right[0]),
-            _shorten(words[1], right[1], "left").ljust(right[1]),
-            _shorten(words[2], right[2], "right").ljust(right[2]),
-            _shorten(words[3], right[3], "left"),
-        )
-        for cells, words in zip(
-            [_TITLES[:3], *numbers], [_TITLES[3:], *texts], strict=True
+        line(number, category.ljust(column), text)
+        for number, category, text in zip(
+            [_TITLES[:3], *numbers], categories, cells, strict=True
         )
     ]
-    shown = [row for row in rows if row["category"] != OTHER]
     part = sum(row["bytes"] for row in shown)
     share = f"{100 * part / headline:.1f} % of peak" if headline else "0 bytes"
     top = f"top {len(shown)} of {counted(facts['rows_total'], 'row')}, {share}"
     sums = f"sum {sum(row['bytes'] for row in rows)} bytes"
     return [*out, line(total, f"{top}; {sums}")]
+
+
+def _columns(
+    texts: Sequence[tuple[str, ...]], spare: int | None
+) -> list[tuple[str, ...]]:
+    """Set (module, op, where) rows in columns that fit into SPARE.
+
+    The module says most, so it is cut last.  Before it go the prefix of ops, the
+    folders of files, the middles of ops and places, and the column of ops.
+
+    Args:
+        texts: the titles, then the rows.
+        spare: columns for the texts, gaps between them not counted; None: all it
+            takes.
+    """
+    sizes = _widths(texts, (1, 1, 1))
+    for shorter in (_without_aten, _without_folders):
+        if spare is not None and sum(sizes) > spare:
+            texts = [shorter(*words) for words in texts]
+            sizes = _widths(texts, (1, 1, 1))
+    if spare is not None and sum(sizes) > spare:
+        least = list(map(min, _LEAST, sizes))
+        if sum(least) > spare:
+            texts = [(module, where) for module, _, where in texts]
+            sizes, spare = [sizes[0], sizes[2]], spare + 2
+            sizes[1] = max(min(sizes[1], spare - sizes[0]), least[2])
+            least = [_LEAST_MODULE, least[2]]
+        sizes = _fit(sizes, least, spare)
+    return [
+        tuple(
+            _middle(text, size).ljust(size)
+            for text, size in zip(words, sizes, strict=True)
+        )
+        for words in texts
+    ]
 
 
 def _without_aten(module: str, op: str, line: str) -> tuple[str, str, str]:
@@ -340,10 +436,13 @@ def _widths(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
 
 
 def _where_texts(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the row's module, op and line as the table shows them."""
-    if row["category"] == OTHER:
-        return f"{counted(row['rows'], 'more row')}", "", ""
-    return row["module"] or "-", row["op"] or "-", row["line"] or "-"
+    """Return the row's module, op and place as the table shows them."""
+    return row["module"] or "-", row["op"] or "-", row["line"] or row["owner"] or "-"
+
+
+def _rest_text(row: dict[str, Any]) -> str:
+    """Return what the table says of the rows that were cut off."""
+    return counted(row["rows"], "more row")
 
 
 def _fit(widths: list[int], least: list[int], spare: int) -> list[int]:
@@ -360,15 +459,13 @@ def _fit(widths: list[int], least: list[int], spare: int) -> list[int]:
     return widths
 
 
-def _shorten(text: str, size: int, side: str) -> str:
-    """Cut TEXT to SIZE at the side that says less, at a dot or slash if near."""
+def _middle(text: str, size: int) -> str:
+    """Cut TEXT to SIZE in its middle: both ends tell it from its likes."""
     if len(text) <= size:
         return text
-    if side == "right":
-        return text[: size - 3] + "..."
-    rest = text[len(text) - size + 3 :]
-    near = re.search(r"[./]", rest[: size // 3])
-    return "..." + (rest[near.end() :] if near else rest)
+    kept = size - 3
+    head = kept // 3
+    return f"{text[:head]}...{text[len(text) - kept + head :]}"
 
 
 # -- other forms ---------------------------------------------------------------
@@ -390,7 +487,7 @@ def write(
     Raises:
         OSError: the stream does.
     """
-    text = summary.text(width, exact=exact)
+    text = summary.text(width or terminal_width(stream), exact=exact)
     if not plain and stream.isatty() and not os.environ.get("NO_COLOR"):
         try:
             from rich.console import Console
@@ -410,7 +507,10 @@ def write(
 
 def html_table(facts: dict[str, Any]) -> str:
     """Write the facts as static HTML: no script, no style sheet, all escaped."""
-    percent = shares([row["bytes"] for row in facts["rows"]], 1)
+    rows = facts["rows"]
+    percent = shares(
+        [row["bytes"] for row in rows], 1, rest=bool(rows) and "rest" in rows[-1]
+    )
     right = ' style="text-align:right"'
     left = ' style="text-align:left"'
     head = "".join(
@@ -418,9 +518,10 @@ def html_table(facts: dict[str, Any]) -> str:
         for name in ("bytes", "%", "n", "category", "module", "op", "where")
     )
     body = []
-    for row, part in zip(facts["rows"], percent, strict=True):
+    for row, part in zip(rows, percent, strict=True):
         numbers = (size_text(row["bytes"]), part, count_text(row["count"]))
-        texts = (row["category"], *_where_texts(row))
+        words = (_rest_text(row), "", "") if "rest" in row else _where_texts(row)
+        texts = (row["category"], *words)
         body.append(
             f'<tr title="{row["bytes"]} bytes">'
             + "".join(f"<td{right}>{html.escape(cell)}</td>" for cell in numbers)

@@ -37,20 +37,22 @@ def counted(number: int, what: str) -> str:
     return f"{count_text(number)} {what}{'' if number == 1 else 's'}"
 
 
-def shares(parts: Sequence[int], places: int = 0) -> list[str]:
-    """Write PARTS as percentages that sum to 100 (largest remainders)."""
+def shares(parts: Sequence[int], places: int = 0, *, rest: bool = False) -> list[str]:
+    """Write PARTS as percentages of their sum, each rounded: equals read equal.
+
+    Args:
+        parts: bytes.
+        places: digits behind the point.
+        rest: the last part stands for many; it gets what is left of 100.
+    """
     total = sum(parts)
     if total <= 0:
         return [f"{0:.{places}f}"] * len(parts)
     scale = 100 * 10**places
-    floors = [part * scale // total for part in parts]
-    left = scale - sum(floors)
-    rest = sorted(
-        range(len(parts)), key=lambda i: (-(parts[i] * scale % total), -parts[i], i)
-    )
-    for i in rest[:left]:
-        floors[i] += 1
-    return [f"{floor / 10**places:.{places}f}" for floor in floors]
+    rounded = [(2 * part * scale + total) // (2 * total) for part in parts]
+    if rest:
+        rounded[-1] = max(scale - sum(rounded[:-1]), 0)
+    return [f"{share / 10**places:.{places}f}" for share in rounded]
 
 
 def sparks(values: Sequence[int], top: int) -> str:

@@ -146,6 +146,30 @@ def test_training_run_is_explained_to_the_byte(built):
     assert prof.steps["number"].tolist()[:3] == [0, 1, 2]
 
 
+def test_a_root_has_one_name_for_all_that_is_its_own():
+    model = nn.Linear(IN, OUT)
+    optimizer = adam(model)
+    with memprof.profile() as prof:
+        for _ in range(2):
+            train(model, optimizer)
+            prof.step()
+    modules: dict[str, set[str]] = {}
+    for row in prof.at(step=1).rows(("category", "module")):
+        modules.setdefault(row["category"], set()).add(row["module"])
+    assert modules["parameter"] == modules["optimizer_state"] == {"Linear"}
+    born = prof.peak(phase="forward").rows(("category", "module"))
+    assert ("activation", "Linear") in {(r["category"], r["module"]) for r in born}
+    assert prof.steps["number"].tolist() == [0, 1]  # and not the way out
+    assert prof.step_stats("cpu")["number"].tolist() == [0, 1]
+
+
+def test_cuda_alone_without_cuda_is_an_error_at_the_start():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(memprof.MemprofError, match="CUDA alone"):
+        memprof.profile(activities=[memprof.ProfilerActivity.CUDA]).start()
+
+
 def test_bytes_are_those_of_torchs_own_profiler():
     from torch.profiler import ProfilerActivity
 

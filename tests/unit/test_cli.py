@@ -63,6 +63,8 @@ def test_summary_is_that_of_the_recording(file: Path) -> None:
     done = memprof("summary", file)
     assert done.returncode == 0
     assert done.stderr == ""
+    assert done.stdout == load(file).summary().text()  # no terminal: uncut
+    done = memprof("summary", file, "--width", 80)
     assert done.stdout == load(file).summary().text(80)
     done = memprof("summary", file, "--device", "cpu", "--limit", 3, "--width", 120)
     assert done.stdout == load(file).summary("cpu", limit=3).text(120)

@@ -79,6 +79,7 @@ def test_rows_are_sorted_and_a_cut_is_one_row() -> None:
         "count": 7,
         "op": "other",
         "category": "other",
+        "rest": True,
         "rows": 7,
     }
     assert table(script, "op", limit=10) == table(script, "op")
@@ -164,8 +165,9 @@ def test_a_block_without_a_stack_has_its_owners_name() -> None:
     script = Script()
     script.write("alloc", device=-1, address=64, size=5)
     script.write("role", device=-1, address=64, size=1, op="layers.0.attn.weight")
-    (row,) = table(script, ("line", "module", "owner", "category", "reason"))
-    assert row["line"] == row["owner"] == "layers.0.attn.weight"
+    (row,) = table(script, ("line", "where", "module", "owner", "category", "reason"))
+    assert row["where"] == row["owner"] == "layers.0.attn.weight"
+    assert row["line"] == ""
     assert row["module"] == "layers.0.attn"
     assert row["category"] == "parameter"
     assert row["reason"] == "a module's parameter"
@@ -179,10 +181,50 @@ def test_a_block_without_a_stack_has_its_owners_name() -> None:
         ("layers.0.weight.grad", "layers.0"),
         ("exp_avg of layers.0.weight", "layers.0"),
         ("parameter 3 of SGD", ""),
+        ("Critic/weight.grad", "Critic"),
+        ("exp_avg of Critic/layers.0.weight", "Critic/layers.0"),
     ],
 )
 def test_owner_module(owner: str, module: str) -> None:
     assert owner_module(owner) == module
+
+
+def test_a_models_own_tensors_have_its_class_for_a_module() -> None:
+    script = Script()
+    for index, name in enumerate(("weight", "exp_avg of weight", "parameter 3 of SGD")):
+        script.write("alloc", device=-1, address=64 + index, size=9 - index)
+        script.write("role", device=-1, address=64 + index, size=1, op=name)
+    core = script.core(own_tensors={"weight": "Linear"})
+    moment = Recording(core).at(event=len(script.events) - 1)
+    modules = [row["module"] for row in moment.rows(("module", "owner"))]
+    assert modules == ["Linear", "Linear", ""]
+
+
+def test_a_key_that_may_be_other_tells_the_rest_apart() -> None:
+    script = Script()
+    for phase in range(4):
+        script.write(
+            "alloc", device=-1, address=64 * phase, size=9 - phase, phase=phase
+        )
+    found = table(script, "phase", limit=3)
+    others = [row for row in found if row["phase"] == "other"]
+    assert len(others) == 2
+    assert [row.get("rest") for row in others] == [None, True]
+
+
+def test_repr_says_when() -> None:
+    script = Script()
+    script.write("seed_block", device=-1, address=64, size=5)
+    script.write("alloc", device=-1, address=128, size=5)
+    script.write("step", address=7, size=2)
+    script.write("window_begin", address=7)
+    script.write("alloc", device=-1, address=192, size=5, step=2, phase=1)
+    recording = Recording(script.core())
+    assert repr(recording.at(event=-1)) == (
+        "<memprof.Moment: cpu, before the recording began, 5 bytes requested>"
+    )
+    assert "cpu, no step, other, 10 bytes" in repr(recording.at(event=1))
+    assert "cpu, step 2, forward, 15 bytes" in repr(recording.peak())
 
 
 def test_numbers_and_regions() -> None:

@@ -273,6 +273,97 @@ def test_asking_before_the_first_window_names_the_step(m):
         prof.summary()
 
 
+def test_a_run_that_ended_before_its_schedule_recorded_says_so(m):
+    prof = m.profile(schedule=schedule(m, wait=5, warmup=2, active=3))
+    prof.start()
+    for _ in range(3):
+        prof.step()
+    words = "ran 3 steps, but the schedule records from step 7"
+    with pytest.warns(UserWarning, match=words):
+        prof.stop()
+    for question in (prof.summary, prof.peak, prof.allocations, lambda: prof.save("x")):
+        with pytest.raises(m.memprof.MemprofError, match=words):
+            question()
+
+
+def test_a_schedule_that_is_any_function_is_not_asked_for_later_steps(m):
+    asked = []
+
+    def never(step):
+        asked.append(step)
+        return fake_core.TorchAction.NONE
+
+    with pytest.warns(UserWarning, match="ran 1 step, but the schedule records none"):
+        with m.profile(schedule=never) as prof:
+            prof.step()
+    assert asked == [0, 1]
+
+
+def test_a_window_that_opened_is_no_reason_to_warn(m):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with m.profile(schedule=schedule(m, wait=1, warmup=1, active=9)) as p:
+            p.step()
+            p.step()
+
+
+def test_a_window_that_could_not_open_says_why(m):
+    prof = m.profile(schedule=schedule(m, wait=1, active=1, repeat=1))
+    prof.start()
+    m.core.failures["window_begin"] = m.core.Error("no room")
+    with pytest.warns(UserWarning, match="no room"):
+        prof.step()
+    prof.stop()
+    with pytest.raises(m.memprof.MemprofError, match=r"nothing was recorded.*no room"):
+        prof.peak()
+
+
+def test_cuda_alone_where_there_is_none_is_said_at_the_start(m):
+    activity = m.memprof.ProfilerActivity
+    prof = m.profile(activities=[activity.CUDA])
+    with pytest.raises(m.memprof.MemprofError, match=r"CUDA alone.*without CUDA"):
+        prof.start()
+    assert m.torch.hanging() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("key_averages", r'peak\(\).rows\(by="op"\)'),
+        ("export_chrome_trace", r"save\(path\)"),
+        ("export_memory_timeline", r"timeline\(\)"),
+        ("export_stacks", r'rows\(by="stack"\)'),
+    ],
+)
+def test_what_torch_has_and_memprof_not_is_named_with_what_to_use(m, name, words):
+    with m.profile() as prof:
+        pass
+    for thing in (prof, prof.recording):
+        with pytest.raises(AttributeError, match=f"no {name} yet; .*{words}"):
+            getattr(thing, name)
+        assert not hasattr(thing, name)
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        _ = prof.colour
+
+
+def test_the_tensorboard_handler_is_named_with_what_to_use(m):
+    words = "no tensorboard_trace_handler yet; on_trace_ready="
+    with pytest.raises(AttributeError, match=words):
+        _ = m.memprof.tensorboard_trace_handler
+    with m.profile() as prof, pytest.raises(AttributeError, match="no attribute"):
+        _ = prof.tensorboard_trace_handler
+
+
+def test_an_attribute_error_inside_a_property_is_not_covered_up(m):
+    class Broken(m.profile):
+        @property
+        def recording(self):
+            return None.window
+
+    with pytest.raises(AttributeError, match="'NoneType' object"):
+        _ = Broken().info
+
+
 def test_unknown_argument_is_a_type_error(m):
     with pytest.raises(TypeError):
         m.profile(with_stacks=True)
@@ -344,6 +435,9 @@ def test_without_modules_there_are_no_module_hooks(m):
 def test_activities_choose_devices(m):
     activity = m.memprof.ProfilerActivity
     assert not options_of(m, activities=[activity.CPU])["cuda"]
+    m.torch.version.cuda = "12.9"
+    m.torch.cuda._device_count_nvml = lambda: 1
+    m.torch.cuda._lazy_call = lambda call: None
     assert not options_of(m, activities=[{activity.CUDA: ["GPU_MEMCPY"]}])["cpu"]
     assert not options_of(m, use_cuda=False)["cuda"]
     with pytest.raises(AssertionError, match="No valid profiler activities"):

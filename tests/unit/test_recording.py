@@ -11,6 +11,7 @@ import pytest
 from events import NAMES, Script, random_stream, rows
 from naive import Naive
 
+import memprof
 from memprof import _core
 from memprof.recording import (
     ALLOCATION_DTYPE,
@@ -169,6 +170,44 @@ def test_steps_and_phases() -> None:
     assert phases["name"].tolist() == ["forward", "backward", "optimizer"] * 3
     assert (phases["start_ns"][1:] == phases["end_ns"][:-1]).all()
     assert (phases["begin_event"][1:] == phases["end_event"][:-1] + 1).all()
+
+
+def test_step_stats_are_of_the_steps_alone() -> None:
+    """The tracker's row of what was alive before the window is none."""
+    recording = Recording(small().core())
+    for device in ("all", "cuda:0", "cpu"):
+        stats = recording.step_stats(device)
+        assert set(stats["number"].tolist()) == {0, 1, 2}
+        assert (stats["recorded"] == 1).all()
+        assert (stats["end_event"] > stats["begin_event"]).all()
+        assert not stats.flags.writeable
+    assert recording.step_stats()["number"].tolist() == [0, 1, 2]
+
+
+def looped(last: str, **info: object) -> Recording:
+    """Three iterations with prof.step() at their end, and one event LAST."""
+    script = Script()
+    script.write("step", address=7, size=0)
+    script.write("window_begin", address=7)
+    for step in range(3):
+        script.write("alloc", device=-1, address=64 * step, size=5)
+        script.write("step", address=7, size=step + 1)
+    script.write(last, device=-1, address=64)
+    script.write("window_end", address=7)
+    return Recording(script.core(**info))
+
+
+@pytest.mark.parametrize("info", [{}, {"schedule": {"wait": 0}, "step_num": 3}])
+def test_what_follows_the_last_step_counts_if_it_allocates(info: dict) -> None:
+    for last in ("free_completed", "region_begin", "op_begin"):
+        assert looped(last, **info).steps["number"].tolist() == [0, 1, 2]
+        assert looped(last, **info).step_stats("cpu")["number"].tolist() == [0, 1, 2]
+    assert looped("alloc", **info).steps["number"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_step_that_the_schedule_ended_counts_whatever_was_in_it() -> None:
+    found = looped("free_completed", schedule={"wait": 0}, step_num=4)
+    assert found.steps["number"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_data_loader_does_not_cut_phases() -> None:
@@ -344,6 +383,23 @@ def test_texts_behind_ids() -> None:
         recording.op(10_000)
 
 
+def test_texts_of_owners_regions_and_kinds() -> None:
+    script = Script()
+    script.write("region_begin", op="load batch")
+    script.write("alloc", device=-1, address=64, size=5)
+    script.write("role", device=-1, address=64, size=1, op="layers.0.weight")
+    recording = Recording(script.core())
+    (life,) = recording.allocations()
+    assert recording.owner(life["owner"]) == "layers.0.weight"
+    assert recording.region(life["region"]) == "load batch"
+    assert recording.owner(NO_INDEX) == recording.region(NO_INDEX) == ""
+    kinds = [recording.kind(number) for number in recording.events()["kind"]]
+    assert kinds == ["region_begin", "alloc", "role"]
+    assert memprof.EVENT_KINDS[1] == "alloc"
+    with pytest.raises(IndexError, match="200"):
+        recording.kind(200)
+
+
 def test_info_has_the_facts_of_the_core() -> None:
     recording = Recording(small().core(script="train.py", devices={"cuda:0": {"a": 1}}))
     info = recording.info
@@ -380,6 +436,10 @@ def test_what_cannot_be_loaded_or_saved(tmp_path) -> None:
         Recording(_core.from_events(recording.events(), [])).save(
             "/no/such/folder/a.memprof"
         )
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*/none"):
+        recording.save(tmp_path / "none" / "a.memprof")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        recording.save(tmp_path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing.memprof")
     (tmp_path / "text").write_text("not a recording, but long enough" * 10)
@@ -391,3 +451,9 @@ def test_repr() -> None:
     recording = Recording(small().core())
     assert "3 steps, cpu, cuda:0" in repr(recording)
     assert "1300 bytes" in repr(recording.peak())
+    timeline = recording.timeline(by="total")
+    assert repr(timeline) == (
+        f"<memprof.Timeline: {len(timeline.bytes)} samples over 0.000 s, "
+        "requested, active, reserved>"
+    )
+    assert repr(recording.timeline()).endswith(" s, 9 columns>")

@@ -153,3 +153,16 @@ def test_wild_schedules_warn_and_save_as_torchs(seed):
     with fake_core.loaded() as m:
         m.profiler.open_follower = lambda torch, options: fake_core.FakeFollower(m.core)
         assert run(m.profile) == run(quiet)
+
+
+def test_the_next_recorded_step_is_the_schedules_own(m):
+    for numbers_ in random_schedules(300):
+        schedule = m.memprof.schedule(**numbers_)
+        text = letters(schedule, 80)
+        for step in range(0, 40, 7):
+            found = [i for i in range(step, 80) if text[i] in "RS"]
+            assert m.schedule.next_recorded(schedule, step) == (
+                found[0] if found else None
+            ), (numbers_, step)
+    assert m.schedule.next_recorded(None, 5) == 5
+    assert m.schedule.next_recorded(lambda step: 1 / 0, 5) is None

@@ -14,7 +14,7 @@ from events import NAMES, Script, random_stream, rows
 
 from memprof import _core
 from memprof.recording import Recording
-from memprof.reports.facts import fold
+from memprof.reports.facts import BY, fold
 from memprof.reports.text import Summary, write
 from memprof.reports.units import count_text, shares, size_text, sparks
 
@@ -187,6 +187,208 @@ def test_lines_are_no_wider_than_asked(width: int) -> None:
     assert found.summary().text(10) == found.summary().text(80)
 
 
+def test_without_a_width_no_name_is_cut() -> None:
+    script = training()
+    long = "very_long_module_name." * 6 + "weight"
+    script.write("alloc", device=0, address=64, size=PEAK, op=long + "_backward")
+    script.write("alloc", device=0, address=65, size=PEAK, module=long)
+    summary = Recording(script.core(**info(0))).summary(limit=3)
+    for text in (summary.text(), str(summary)):  # here is no terminal
+        assert f"  {long}  " in text
+        assert f"  {long}_backward  " in text
+        assert "..." not in text.partition("\n\n")[2]
+    stream = io.StringIO()
+    write(summary, stream)
+    assert stream.getvalue() == summary.text()
+
+
+def test_a_terminal_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "97")
+    monkeypatch.setenv("NO_COLOR", "1")
+    script = training()
+    script.write("alloc", device=0, address=64, size=PEAK, module="long_name." * 20)
+    summary = Recording(script.core(**info(0))).summary()
+    stream = Terminal()
+    write(summary, stream)
+    assert stream.getvalue() == summary.text(97) != summary.text()
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert str(summary) == summary.text(97)
+
+
+def resnet(count: int = 30) -> Recording:
+    """A run whose table is wider than 80 columns in all three texts."""
+    script = Script()
+    script.write("window_begin", address=7)
+    for index in range(count):
+        script.write(
+            "alloc",
+            device=0,
+            address=64 * index,
+            size=(1 << 30) + 1000 * (count - index) ** 2,
+            op=("aten::cudnn_convolution_backward", "aten::cudnn_convolution")[
+                index % 2
+            ],
+            module=f"layer{index}.downsample.conv{index % 4}",
+            stack=(("forward", "/run/some/folder/train_resnet50.py", 96 + index),),
+            flags=35,
+            phase=1,
+        )
+    return Recording(script.core(**info(0)))
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120])
+def test_the_module_is_whole_where_there_is_room_at_all(width: int) -> None:
+    summary = resnet().summary()
+    text = summary.text(width)
+    for row in summary.to_dict()["rows"][:-1]:
+        assert f"  {row['module']}  " in text
+        assert row["line"][-4:] + "\n" in text
+    lines = [line for line in text.splitlines() if "  activation  " in line]
+    assert len(lines) == 12
+    if width > 90:  # else ops have no column
+        assert all("ckward  " in line for line in lines[::2])
+        assert all("lution  " in line for line in lines[1::2])
+    assert "aten::cudnn_convolution_backward  " in summary.text()
+
+
+def test_the_number_of_rows_cut_off_is_never_cut() -> None:
+    text = resnet(1300).summary(limit=2).text(80)
+    assert "  other       1 298 more rows\n" in text
+
+
+def test_equal_bytes_have_equal_shares_and_the_rest_the_remainder() -> None:
+    script = Script()
+    for index in range(29):
+        script.write("alloc", device=-1, address=64 * index, size=77, op=f"op{index}")
+    text = Recording(script.core()).summary(limit=12).text()
+    column = [line.split()[2] for line in text.partition("where\n")[2].splitlines()]
+    assert column == ["3.4"] * 12 + ["59.2", "100.0"]
+
+
+def test_every_category_of_5_percent_has_its_name() -> None:
+    script = Script()
+    roles = ("parameter", "buffer", "gradient", "optimizer_state", "input")
+    for index, size in enumerate((500, 0, 120, 130, 60)):
+        script.write("alloc", device=-1, address=64 * index, size=size)
+        script.write(
+            "role", device=-1, address=64 * index, size=index + 1, op=roles[index]
+        )
+    script.write("alloc", device=-1, address=990, size=150)
+    at = {"device": -1, "phase": 1, "flags": 35}
+    script.write("alloc", address=999, size=40, **at)
+    (line,) = [
+        line
+        for line in Recording(script.core()).summary().text(120).splitlines()
+        if line.startswith("  at peak ")
+    ]
+    assert line.split()[2:] == [
+        "parameter",
+        "50",
+        "%",
+        "unknown",
+        "15",
+        "%",
+        "optimizer_state",
+        "13",
+        "%",
+        "gradient",
+        "12",
+        "%",
+        "input",
+        "6",
+        "%",
+        "rest",
+        "4",
+        "%",
+    ]
+
+
+def test_unknown_has_its_reasons() -> None:
+    script = Script()
+    script.write("seed_block", device=-1, address=64, size=3 * MIB, thread=0)
+    script.write("window_begin", address=7)
+    script.write("alloc", device=-1, address=128, size=MIB)
+    summary = Recording(script.core()).summary()
+    assert summary.to_dict()["unknown"] == {
+        "older than the recording, no owner found": 3 * MIB,
+        "no evidence": MIB,
+    }
+    assert (
+        "  unknown   3.00 MiB older than the recording, no owner found, "
+        "1.00 MiB made outside of forward and backward, no owner found\n"
+    ) in summary.text(140)
+    assert "  unknown " not in recording().summary().text()
+
+
+def leaking(kept: int, steps: int = 4) -> Recording:
+    """Each step keeps one activation of KEPT bytes and frees another."""
+    script = Script()
+    at = {"device": -1, "flags": 35, "phase": 1}
+    where = (("main", "/run/train.py", 88),)
+    script.write("step", address=7, size=0)
+    script.write("window_begin", address=7)
+    script.write("alloc", device=-1, address=1, size=50 * MIB)
+    script.write("role", device=-1, address=1, size=1, op="weight")
+    for step in range(steps):
+        if step:
+            script.write("step", address=7, size=step)
+        script.write(
+            "alloc", address=64 * (step + 1), size=kept + step, stack=where, **at
+        )
+        script.write("alloc", address=16, size=MIB, **at)
+        script.write("free_completed", device=-1, address=16)
+    script.write("window_end", address=7)
+    return Recording(script.core(**info(0)))
+
+
+def test_what_outlived_its_step_is_told_to_the_byte() -> None:
+    found = leaking(7 * MIB)
+    peak = found.peak()
+    assert peak.step == 3
+    expected = sum(
+        int(row["size"])
+        for row in peak.live()
+        if row["born_step"] < 3 and _core.CATEGORIES[row["category"]] == "activation"
+    )
+    earlier = found.summary().to_dict()["earlier"]
+    assert earlier["bytes"] == expected == 21 * MIB + 3
+    assert earlier["categories"] == {"activation": expected}
+    assert earlier["steps"] == [0, 1, 2]
+    assert sum(row["bytes"] for row in earlier["rows"]) == expected
+    assert (
+        "  ! 21.0 MiB of activation alive at the peak was born in earlier steps (0-2)\n"
+        "    at train.py:88\n"
+    ) in found.summary().text(80)
+
+
+def test_no_hint_where_nothing_outlived_its_step_or_a_trifle_did() -> None:
+    assert recording().summary().to_dict()["earlier"] is None
+    assert leaking(7 * MIB, steps=1).summary().to_dict()["earlier"] is None
+    trifle = leaking(100)
+    assert trifle.summary().to_dict()["earlier"]["bytes"] == 303
+    assert "earlier steps" not in trifle.summary().text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["-c", "x"], "python -c"),
+        (["-"], "python -"),
+        ([""], "python"),
+        (["/env/torch/distributed/__main__.py"], "python -m distributed"),
+        (["/run/train.py", "-c"], "train.py"),
+    ],
+)
+def test_what_ran_has_a_name(argv: list[str], name: str) -> None:
+    assert recording(argv=argv).summary().to_dict()["run"] == name
+
+
+def test_a_line_and_an_owner_have_keys_of_their_own() -> None:
+    for row in recording().summary().to_dict()["rows"]:
+        assert bool(row["line"]) != bool(row["owner"])
+        assert (row["category"] == "parameter") == bool(row["owner"])
+
+
 # -- the pieces ----------------------------------------------------------------
 
 
@@ -220,10 +422,24 @@ def test_count_text() -> None:
 
 
 @pytest.mark.parametrize("parts", [[1, 1, 1], [999, 1], [0, 0], [7], [5] * 7, []])
-def test_shares_sum_to_a_hundred(parts: list[int]) -> None:
+def test_shares_are_each_rounded_and_equals_read_equal(parts: list[int]) -> None:
     for places in (0, 1):
-        total = sum(float(share) for share in shares(parts, places))
-        assert total == pytest.approx(100 if sum(parts) else 0)
+        written = shares(parts, places)
+        for part, share in zip(parts, written, strict=True):
+            exact = 100 * part / sum(parts) if sum(parts) else 0
+            assert abs(float(share) - exact) <= 0.5 / 10**places + 1e-9
+            assert share == written[parts.index(part)]
+
+
+@pytest.mark.parametrize("parts", [[1, 1, 1], [999, 1], [7], [5] * 7])
+def test_a_rest_makes_shares_sum_to_a_hundred(parts: list[int]) -> None:
+    for places in (0, 1):
+        written = shares(parts, places, rest=True)
+        assert sum(map(float, written)) == pytest.approx(100)
+        assert written[:-1] == shares(parts, places)[:-1]
+    # Even a rest of next to nothing is never below it.
+    assert shares([1001, 1001, 1001, 1], 0, rest=True)[-1] == "1"
+    assert shares([5015, 15, 15, 1], 1, rest=True)[-1] == "0.0"
 
 
 def test_sparks_go_from_zero_to_the_top() -> None:
@@ -232,25 +448,50 @@ def test_sparks_go_from_zero_to_the_top() -> None:
 
 
 def row(**fields: object) -> dict[str, object]:
-    base = {"bytes": 1, "count": 1, "category": "c", "module": "", "op": "", "line": ""}
+    base = {"bytes": 1, "count": 1, **dict.fromkeys(BY, "")}
     return {**base, **fields}
 
 
 def test_fold_repeated_layers() -> None:
     folded = fold(
-        [row(module=f"net.layers.{i}.mlp.0", bytes=i, line="m.py:3") for i in (1, 2)]
+        [row(module=f"net.layers.{i}.mlp.0", bytes=i, line="m.py:3") for i in (10, 11)]
         + [row(module="net.layers.1.mlp.0", op="x")]
         + [row(module="block12.conv"), row(module="block13.conv")]
-        + [row(line=f"exp_avg of layers.{i}.weight") for i in (1, 2, 3)]
+        + [row(owner=f"exp_avg of layers.{i}.weight") for i in (1, 2, 3)]
     )
-    texts = {(r["module"], r["line"], r["bytes"]) for r in folded}
+    texts = {(r["module"], r["line"] or r["owner"], r["bytes"]) for r in folded}
     assert texts == {
-        ("net.layers.*.mlp.0", "m.py:3", 3),
+        ("net.layers.*.mlp.0", "m.py:3", 21),
         ("net.layers.1.mlp.0", "", 1),
         ("block12.conv", "", 1),
         ("block13.conv", "", 1),
         ("", "exp_avg of layers.*.weight", 3),
     }
+
+
+def test_fold_joins_only_what_is_nearly_equal() -> None:
+    folded = fold(
+        [
+            row(module=f"layers.{i}.conv", bytes=size)
+            for i, size in enumerate((1000, 900, 899, 950, 100, 95))
+        ]
+    )
+    assert [(r["module"], r["bytes"]) for r in folded] == [
+        ("layers.*.conv", 1000 + 900 + 950),
+        ("layers.2.conv", 899),
+        ("layers.*.conv", 195),
+    ]
+    assert sum(r["bytes"] for r in folded) == 1000 + 900 + 899 + 950 + 100 + 95
+
+
+def test_a_sequentials_children_keep_their_numbers() -> None:
+    """Of "0", "2.weight" and "exp_avg of 2.weight" no name would be left."""
+    for fields in ("0", "2"), ("0.1", "0.2"):
+        rows = [row(module=name) for name in fields]
+        rows += [row(owner=f"exp_avg of {name}.weight") for name in fields]
+        folded = fold(rows)
+        assert len(folded) == 4
+        assert not any("*" in r["module"] + r["owner"] for r in folded)
 
 
 def test_folding_keeps_lines_of_files_apart() -> None:

@@ -1,0 +1,36 @@
+"""What torch.profiler has and memprof has not: said by name, with what to use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+INSTEAD = {
+    "key_averages": 'peak().rows(by="op") divides the peak by op',
+    "events_averages": 'peak().rows(by="op") divides the peak by op',
+    "export_chrome_trace": "save(path) keeps everything, timeline() has the bytes "
+    "over time",
+    "export_memory_timeline": "timeline() has the bytes over time by category",
+    "export_stacks": 'peak().rows(by="stack") divides the peak by stack',
+    "export_snapshot": "save(path) keeps everything",
+    "tensorboard_trace_handler": 'on_trace_ready=lambda prof: prof.save("run.memprof")'
+    " keeps each window",
+}
+"""Names and what to use; the methods are those of a profile and a recording."""
+
+HANDLER = "tensorboard_trace_handler"
+
+
+def sentence(owner: str, name: str) -> str:
+    """Return what is said to who asks OWNER for NAME."""
+    return f"{owner} has no {name} yet; {INSTEAD[name]}"
+
+
+def without(thing: Any, name: str) -> Any:
+    """Serve as ``__getattr__`` of THING, which has no attribute NAME.
+
+    Raises:
+        AttributeError: always; also the one that a property of that name raised.
+    """
+    if name in INSTEAD and name != HANDLER:
+        raise AttributeError(sentence(f"memprof's {type(thing).__name__}", name))
+    return object.__getattribute__(thing, name)
