@@ -1,17 +1,22 @@
 /* category.c - the rules, in order; the first that matches decides.
  *
- *  1  a role was claimed for the storage while it was live
- *  2  library scratch that torch holds: made inside a matrix product, of a
- *     size that cuBLAS workspaces have, and never given back
+ *  1  a role was claimed for the storage while it was live; but what a
+ *     forward made as part of a graph is no input of the next one
+ *  2  library scratch that torch holds: made inside a matrix product after
+ *     its result, of a size that cuBLAS workspaces have, the first of its
+ *     thread, stream and size, and never given back
  *  3  freed inside the outermost op that made it, or born and freed inside
  *     an optimizer step: temporary
- *  4  older than the recording and nothing else known: unknown
+ *  4  older than the recording and nothing else known: unknown, unless a
+ *     cuBLAS workspace has its size
  *  5  born in backward: recomputed activation under checkpointing, else
  *     autograd_detail
- *  6  born in forward with grad mode on: activation; "saved" when its death
- *     falls in backward
- *  7  born in forward without grad mode: a temporary if freed in a forward,
- *     else a kept output (activation)
+ *  6  born in forward: activation, "saved" when its death falls in backward.
+ *     Without grad mode it is a temporary if the forward that made it freed
+ *     it, else a kept output
+ *  7  born outside of all that: an activation if a backward freed it; told
+ *     by the Python stack (a data loader, DistributedDataParallel); a
+ *     temporary if made without grad and freed in its step
  *  8  unknown */
 #include "category.h"
 
@@ -27,13 +32,13 @@ static const char *const matrix_ops[] = {
     "aten::addmm_",     "aten::_int_mm",
 };
 
-/* Sizes of torch's workspaces: `:4096:2:16:8` (8.1 MiB, the default before
- * Hopper), `:4096:8` and 32 MiB (Hopper), and cuBLASLt's 1 MiB steps. */
+/* Sizes of torch's workspaces in KiB: `:4096:2:16:8` (the default before
+ * Hopper), `:4096:8` (Hopper), `:16:8`, and cuBLASLt's. */
 static bool
 is_workspace_size(uint64_t size)
 {
-    return size == (4096u * 2 + 16 * 8) * 1024u || size == 4096u * 8 * 1024u ||
-           size == 33554432u;
+    return size == UINT64_C(8320) << 10 || size == UINT64_C(32768) << 10 ||
+           size == UINT64_C(128) << 10 || size == UINT64_C(1024) << 10;
 }
 
 static bool
@@ -50,6 +55,107 @@ is_matrix_op(const mp_intern_t *intern, uint32_t op)
         }
     }
     return false;
+}
+
+#define MAX_WORKSPACES 64
+#define THREADS 64 /* a power of two */
+
+/* What the rules know beyond the row. */
+typedef struct {
+    const mp_intern_t *intern;
+    /* The op in which a thread made its last block. */
+    struct {
+        uint32_t thread, op_instance;
+    } last[THREADS];
+    /* Workspaces so far. */
+    const mp_allocation_t *workspaces[MAX_WORKSPACES];
+    uint32_t workspace_count;
+    /* The last stack that was looked into, and what it said. */
+    uint32_t stack;
+    mp_reason_t stack_reason;
+} judge_t;
+
+/* Whether ROW is a library's: torch makes one for each handle and stream, and
+ * handles belong to threads. */
+static bool
+is_workspace(judge_t *judge, const mp_allocation_t *row)
+{
+    for (uint32_t i = 0; i < judge->workspace_count; i++) {
+        const mp_allocation_t *other = judge->workspaces[i];
+        if (other->device == row->device && other->thread == row->thread &&
+            other->stream == row->stream && other->size == row->size) {
+            return false;
+        }
+    }
+    if (judge->workspace_count == MAX_WORKSPACES) {
+        return false;
+    }
+    judge->workspaces[judge->workspace_count++] = row;
+    return true;
+}
+
+/* Notes the op that made ROW; whether it made another block before. */
+static bool
+follows_in_op(judge_t *judge, const mp_allocation_t *row)
+{
+    if (row->born_event < 0 || (row->flags & MP_FLAG_IN_OP) == 0) {
+        return false;
+    }
+    size_t slot = row->thread & (THREADS - 1);
+    bool follows = judge->last[slot].thread == row->thread &&
+                   judge->last[slot].op_instance == row->op_instance;
+    judge->last[slot].thread = row->thread;
+    judge->last[slot].op_instance = row->op_instance;
+    return follows;
+}
+
+static bool
+contains(const char *text, size_t length, const char *part)
+{
+    size_t wanted = strlen(part);
+    for (size_t i = 0; i + wanted <= length; i++) {
+        if (memcmp(text + i, part, wanted) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What the Python frames above a birth outside of everything say. */
+static mp_reason_t
+stack_says(judge_t *judge, uint32_t stack)
+{
+    static const struct {
+        const char *file;
+        mp_reason_t reason;
+    } files[] = {
+        {"torch/nn/parallel/distributed.py", MP_REASON_DDP_BUCKET},
+        {"torch/utils/data/", MP_REASON_DATA_LOADER},
+    };
+    if (stack == judge->stack) {
+        return judge->stack_reason;
+    }
+    judge->stack = stack;
+    judge->stack_reason = MP_REASON_NONE;
+    mp_stack_t level;
+    for (; stack != MP_NO_INDEX &&
+           mp_intern_get_stack(judge->intern, stack, &level);
+         stack = level.parent) {
+        mp_frame_t frame;
+        const char *text;
+        size_t length;
+        if (!mp_intern_get_frame(judge->intern, level.frame, &frame) ||
+            !mp_intern_text(judge->intern, frame.file, &text, &length)) {
+            break;
+        }
+        for (size_t i = 0; i < MP_ARRAY_LENGTH(files); i++) {
+            if (contains(text, length, files[i].file)) {
+                judge->stack_reason = files[i].reason;
+                return judge->stack_reason;
+            }
+        }
+    }
+    return judge->stack_reason;
 }
 
 static void
@@ -76,6 +182,10 @@ by_role(mp_allocation_t *row)
         decide(row, MP_CATEGORY_OPTIMIZER_STATE, MP_REASON_OPTIMIZER_STATE);
         return true;
     case MP_ROLE_INPUT:
+        if (row->phase == MP_PHASE_FORWARD &&
+            (row->flags & MP_FLAG_MADE_NODE)) {
+            return false;
+        }
         decide(row, MP_CATEGORY_INPUT, MP_REASON_INPUT);
         return true;
     default:
@@ -84,15 +194,44 @@ by_role(mp_allocation_t *row)
 }
 
 static void
-assign(mp_allocation_t *row, const mp_intern_t *intern)
+assign_outside(judge_t *judge, mp_allocation_t *row, bool dead)
+{
+    if (dead && row->died_phase == MP_PHASE_BACKWARD) {
+        decide(row, MP_CATEGORY_ACTIVATION, MP_REASON_SAVED);
+        return;
+    }
+    bool brief = dead && row->died_step == row->born_step;
+    mp_reason_t reason = stack_says(judge, row->stack);
+    if (reason == MP_REASON_DDP_BUCKET && !brief) {
+        decide(row, MP_CATEGORY_GRADIENT, reason);
+    }
+    else if (reason == MP_REASON_DATA_LOADER) {
+        decide(row, MP_CATEGORY_INPUT, reason);
+    }
+    else if (brief && (row->flags & MP_FLAG_GRAD_MODE) == 0 &&
+             row->died_phase == MP_PHASE_OTHER) {
+        decide(row, MP_CATEGORY_TEMPORARY, MP_REASON_NO_GRAD_SCRATCH);
+    }
+    else {
+        decide(row, MP_CATEGORY_UNKNOWN, MP_REASON_OUTSIDE);
+    }
+}
+
+static void
+assign(judge_t *judge, mp_allocation_t *row)
 {
     bool dead = row->died_event >= 0;
+    bool older = row->born_event < 0 && row->thread == 0;
+    bool follows = follows_in_op(judge, row);
     if (by_role(row)) {
         return;
     }
     if (!dead && row->device != MP_DEVICE_CPU &&
-        is_workspace_size(row->size) && is_matrix_op(intern, row->op)) {
-        decide(row, MP_CATEGORY_WORKSPACE, MP_REASON_WORKSPACE);
+        is_workspace_size(row->size) &&
+        (older || (follows && is_matrix_op(judge->intern, row->op))) &&
+        is_workspace(judge, row)) {
+        decide(row, MP_CATEGORY_WORKSPACE,
+               older ? MP_REASON_WORKSPACE_SIZE : MP_REASON_WORKSPACE);
         return;
     }
     if (row->died_in_op) {
@@ -105,43 +244,49 @@ assign(mp_allocation_t *row, const mp_intern_t *intern)
         decide(row, MP_CATEGORY_TEMPORARY, MP_REASON_IN_OPTIMIZER);
         return;
     }
-    if (row->born_event < 0 && row->thread == 0) {
+    if (older) {
         decide(row, MP_CATEGORY_UNKNOWN, MP_REASON_BEFORE_START);
         return;
     }
-    if (row->phase == MP_PHASE_BACKWARD) {
+    switch (row->phase) {
+    case MP_PHASE_BACKWARD:
         if (row->flags & MP_FLAG_RECOMPUTE) {
             decide(row, MP_CATEGORY_ACTIVATION, MP_REASON_RECOMPUTED);
         }
         else {
             decide(row, MP_CATEGORY_AUTOGRAD_DETAIL, MP_REASON_IN_BACKWARD);
         }
-        return;
-    }
-    if (row->phase == MP_PHASE_FORWARD) {
-        if (row->flags & MP_FLAG_GRAD_MODE) {
-            decide(row, MP_CATEGORY_ACTIVATION,
-                   dead && row->died_phase == MP_PHASE_BACKWARD
-                       ? MP_REASON_SAVED
-                       : MP_REASON_OUTLIVED_OP);
+        break;
+    case MP_PHASE_FORWARD:
+        if (dead && row->died_phase == MP_PHASE_BACKWARD) {
+            decide(row, MP_CATEGORY_ACTIVATION, MP_REASON_SAVED);
         }
-        else if (dead && row->died_phase == MP_PHASE_FORWARD) {
+        else if (row->flags & (MP_FLAG_GRAD_MODE | MP_FLAG_MADE_NODE)) {
+            decide(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+        }
+        else if (dead && (row->flags & MP_FLAG_DIED_IN_FORWARD)) {
             decide(row, MP_CATEGORY_TEMPORARY, MP_REASON_FORWARD_SCRATCH);
         }
         else {
             decide(row, MP_CATEGORY_ACTIVATION, MP_REASON_KEPT_OUTPUT);
         }
-        return;
+        break;
+    case MP_PHASE_OTHER:
+        assign_outside(judge, row, dead);
+        break;
+    default: /* an optimizer's, that outlived the step and is no state */
+        decide(row, MP_CATEGORY_UNKNOWN, MP_REASON_NONE);
+        break;
     }
-    decide(row, MP_CATEGORY_UNKNOWN, MP_REASON_NONE);
 }
 
 void
 mp_category_assign(mp_allocation_t *allocations, size_t count,
                    const mp_intern_t *intern)
 {
+    judge_t judge = {.intern = intern, .stack = MP_NO_INDEX};
     for (size_t i = 0; i < count; i++) {
-        assign(&allocations[i], intern);
+        assign(&judge, &allocations[i]);
     }
 }
 

@@ -83,6 +83,9 @@ typedef enum {
                                      SEED_SEGMENT: an expandable one */
 #define MP_FLAG_BACKWARD_OP 0x10u /* OP_*: the scope is a backward node */
 #define MP_FLAG_IN_OP 0x20u       /* op_instance names a running op */
+#define MP_FLAG_MADE_NODE 0x40u   /* its op has made an autograd node */
+#define MP_FLAG_DIED_IN_FORWARD                                               \
+    0x80u /* of a life: freed in the root forward that made it */
 
 #define MP_DEVICE_CPU (-1)
 
@@ -100,8 +103,9 @@ typedef struct {
     uint32_t module;      /* string id: qualified name */
     uint32_t stack;       /* stack id */
     int32_t step;         /* filled in by the session as it drains the log */
-    uint32_t op_instance; /* counts the outermost ops of the process's
-                             threads: equal only inside one run of one op */
+    uint32_t op_instance; /* counts a thread's outermost ops: equal only inside
+                             one run of one op.  A forward that is run again
+                             inside a backward node counts its own */
     uint8_t kind;         /* mp_event_kind_t */
     uint8_t phase;        /* mp_phase_t */
     int16_t device;       /* CUDA index, or MP_DEVICE_CPU */

@@ -30,10 +30,10 @@ typedef struct {
     bool logged;
     bool plain_allocator; /* aten::empty and its kin: the op above counts */
     bool engine;          /* the autograd engine's frame of a node */
-    bool makes_node;      /* has a forward's sequence number */
     uint64_t sequence;
     uint64_t thread;
     uint64_t forward_thread;
+    uint32_t instance; /* its own number, if not the outermost's; 0: none */
 } op_entry_t;
 
 typedef struct {
@@ -56,7 +56,8 @@ typedef struct {
     uint32_t optimizer_name; /* of the outermost; and how deep it began: */
     uint32_t optimizer_modules, optimizer_backwards;
     uint32_t module_depth;
-    uint32_t op_instance;
+    uint32_t op_instance;              /* of the outermost op */
+    uint32_t instances;                /* given out */
     uint32_t news, generation, strays; /* what it knows of the shared ones */
     uint32_t last_pool;
     int64_t optimizer_net;
@@ -377,7 +378,46 @@ describe(context_t *context, op_entry_t *entry)
     entry->sequence = fact.sequence < 0 ? UINT64_MAX : (uint64_t)fact.sequence;
     entry->thread = fact.thread;
     entry->forward_thread = 0;
-    entry->makes_node = fact.sequence >= 0 && !entry->engine && !region;
+}
+
+/* Whether an op that runs here has made an autograd node: torch makes it
+ * before it computes, so the thread's count has left the op's number. */
+static bool
+made_node(const context_t *context)
+{
+    uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
+    for (uint32_t i = kept; i-- > 0;) {
+        const op_entry_t *entry = &context->ops[i];
+        if (entry->scope == MP_OP_SCOPE_USER) {
+            continue;
+        }
+        if (entry->engine) {
+            return false;
+        }
+        if (entry->sequence != UINT64_MAX) {
+            return mp_hook_shim()->sequence_peek() > entry->sequence;
+        }
+    }
+    return false;
+}
+
+/* The outermost op inside of the innermost backward node; NULL: no node, or
+ * nothing in it. */
+static op_entry_t *
+op_inside_node(context_t *context)
+{
+    uint32_t kept = context->op_depth < MAX_OPS ? context->op_depth : MAX_OPS;
+    op_entry_t *found = NULL;
+    for (uint32_t i = kept; i-- > 0;) {
+        op_entry_t *entry = &context->ops[i];
+        if (entry->engine) {
+            return found;
+        }
+        if (entry->scope != MP_OP_SCOPE_USER) {
+            found = entry;
+        }
+    }
+    return NULL;
 }
 
 /* Learn of the ops that began since the last look.  Regions were described
@@ -442,7 +482,18 @@ fill_place(context_t *context, mp_event_t *event)
     if (depth > 0) {
         event->flags |= MP_FLAG_IN_MODULE;
     }
-    if (in_optimizer(context)) {
+    bool node = context->running_ops > 0 && made_node(context);
+    if (node) {
+        event->flags |= MP_FLAG_MADE_NODE;
+    }
+    if (context->backward_depth > 0) {
+        const op_entry_t *inside = op_inside_node(context);
+        if (inside != NULL && inside->instance != 0) {
+            event->op_instance = inside->instance;
+        }
+    }
+    /* An optimizer's step makes no graph: its closure does. */
+    if (in_optimizer(context) && !node) {
         event->phase = MP_PHASE_OPTIMIZER;
     }
     else if (context->backward_depth > 0 || context->engine) {
@@ -451,12 +502,7 @@ fill_place(context_t *context, mp_event_t *event)
             event->flags |= MP_FLAG_RECOMPUTE;
         }
     }
-    else if (context->running_ops > 0 && context->outermost < MAX_OPS) {
-        const op_entry_t *outermost = &context->ops[context->outermost];
-        event->phase = depth > 0 || outermost->makes_node ? MP_PHASE_FORWARD
-                                                          : MP_PHASE_OTHER;
-    }
-    else if (depth > 0) {
+    else if (depth > 0 || node) {
         event->phase = MP_PHASE_FORWARD;
     }
 }
@@ -570,6 +616,16 @@ write_alloc(context_t *context, mp_event_t *event)
         }
         if ((look & MP_HOOK_MODULES) && python.module != MP_NO_INDEX) {
             place_in_module(context, event, &python);
+        }
+    }
+    if (event->flags & MP_FLAG_RECOMPUTE) {
+        /* A checkpoint's node runs a whole forward: each op of it is one. */
+        op_entry_t *inside = op_inside_node(context);
+        if (inside != NULL) {
+            if (inside->instance == 0) {
+                inside->instance = ++context->instances;
+            }
+            event->op_instance = inside->instance;
         }
     }
     if (context->op_depth > 0) {
@@ -701,6 +757,7 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
     entry->name = MP_NO_INDEX;
     entry->scope = (uint8_t)scope;
     entry->logged = false;
+    entry->instance = 0;
     if (scope == MP_OP_SCOPE_USER) {
         /* It may end on another thread, and then its address is no longer
          * good here: ask now. */
@@ -715,7 +772,7 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
         return;
     }
     if (context->running_ops++ == 0) {
-        context->op_instance++;
+        context->op_instance = ++context->instances;
         context->outermost = context->op_depth - 1;
     }
 }

@@ -35,7 +35,7 @@ typedef enum {
     X(BUFFER, 2, "a module's buffer")                                         \
     X(GRADIENT, 3, "a parameter's .grad")                                     \
     X(OPTIMIZER_STATE, 4, "in optimizer.state")                               \
-    X(INPUT, 5, "an argument of the root module")                             \
+    X(INPUT, 5, "an argument of a root module")                               \
     X(IN_OP, 6, "born and freed inside its op")                               \
     X(IN_OPTIMIZER, 7, "optimizer scratch")                                   \
     X(IN_BACKWARD, 8, "born in backward")                                     \
@@ -45,7 +45,13 @@ typedef enum {
     X(KEPT_OUTPUT, 12, "kept output of a forward without grad")               \
     X(WORKSPACE, 13, "library scratch that torch holds")                      \
     X(BEFORE_START, 14, "older than the recording, no owner found")           \
-    X(FORWARD_SCRATCH, 15, "freed in the forward that made it, without grad")
+    X(FORWARD_SCRATCH, 15, "freed in the forward that made it, without grad") \
+    X(OUTSIDE, 16, "made outside of modules, backward and optimizers")        \
+    X(NO_GRAD_SCRATCH, 17, "made without grad and freed in its step")         \
+    X(WORKSPACE_SIZE, 18,                                                     \
+      "older than the recording, of cuBLAS scratch's size")                   \
+    X(DDP_BUCKET, 19, "made by DistributedDataParallel for gradients")        \
+    X(DATA_LOADER, 20, "made by a data loader")
 
 typedef enum {
 #define X(name, number, text) MP_REASON_##name = (number),
@@ -87,7 +93,7 @@ typedef struct {
     uint8_t reason;     /* mp_reason_t */
     uint8_t role;       /* mp_role_t */
     uint8_t died_in_op; /* freed inside the outermost op that made it */
-    uint32_t reserved;
+    uint32_t forward;   /* which root forward of its thread made it; 0: none */
 } mp_allocation_t;
 
 _Static_assert(sizeof(mp_allocation_t) == 136, "the NumPy dtype says so");

@@ -81,6 +81,7 @@ thread_of(mp_nesting_t *nesting, uint32_t id)
         (void)mp_table_take(nesting->index, thread->id);
     }
     thread->id = id;
+    thread->root = MP_NO_INDEX;
     return thread;
 }
 
@@ -185,5 +186,29 @@ mp_nesting_region_end(mp_nesting_t *nesting, const mp_event_t *event)
             thread->region_count--;
             return;
         }
+    }
+}
+
+mp_status_t
+mp_nesting_module_begin(mp_nesting_t *nesting, const mp_event_t *event)
+{
+    mp_thread_t *thread = thread_of(nesting, event->thread);
+    if (thread == NULL) {
+        return MP_ERR_NOMEM;
+    }
+    if (thread->root == MP_NO_INDEX) {
+        thread->root = event->module;
+        thread->forwards++;
+    }
+    return MP_OK;
+}
+
+void
+mp_nesting_module_end(mp_nesting_t *nesting, const mp_event_t *event)
+{
+    uint32_t index = mp_table_get(nesting->index, event->thread);
+    if (index != MP_NO_INDEX &&
+        nesting->threads[index].root == event->module) {
+        nesting->threads[index].root = MP_NO_INDEX;
     }
 }

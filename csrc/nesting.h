@@ -32,6 +32,8 @@ typedef struct {
     uint32_t *regions; /* string ids, as they began */
     uint32_t op_count, op_capacity;
     uint32_t region_count, region_capacity;
+    uint32_t root;     /* string id: the root module that runs, or none */
+    uint32_t forwards; /* root forwards begun */
 } mp_thread_t;
 
 typedef struct mp_nesting {
@@ -54,6 +56,11 @@ mp_status_t mp_nesting_region_begin(mp_nesting_t *nesting,
                                     const mp_event_t *event);
 void mp_nesting_region_end(mp_nesting_t *nesting, const mp_event_t *event);
 
+/* MODULE_BEGIN, MODULE_END: counts root forwards. */
+mp_status_t mp_nesting_module_begin(mp_nesting_t *nesting,
+                                    const mp_event_t *event);
+void mp_nesting_module_end(mp_nesting_t *nesting, const mp_event_t *event);
+
 /* NULL: a thread of which nothing was heard. */
 static inline mp_thread_t *
 mp_nesting_find(const mp_nesting_t *nesting, uint32_t id)
@@ -68,6 +75,13 @@ mp_thread_region(const mp_thread_t *thread)
 {
     return thread->region_count > 0 ? thread->regions[thread->region_count - 1]
                                     : MP_NO_INDEX;
+}
+
+/* The number of the root forward that runs; 0: none. */
+static inline uint32_t
+mp_thread_root_forward(const mp_thread_t *thread)
+{
+    return thread->root == MP_NO_INDEX ? 0 : thread->forwards;
 }
 
 /* What caused the innermost backward node of known cause; NULL: none. */

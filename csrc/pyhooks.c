@@ -84,6 +84,31 @@ storage_of(mp_module_state_t *state, PyObject *tensor, uint64_t *addr,
     return found;
 }
 
+/* Claim what TENSOR lies in; a sparse one has its parts. */
+static void
+claim(mp_module_state_t *state, PyObject *tensor, mp_role_t role,
+      uint32_t owner)
+{
+    uint64_t addr;
+    int16_t device;
+    if (storage_of(state, tensor, &addr, &device)) {
+        mp_hook_role(addr, device, role, owner);
+        return;
+    }
+    static const char *const parts[] = {"_indices", "_values"};
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(parts); i++) {
+        PyObject *part = PyObject_CallMethod(tensor, parts[i], NULL);
+        if (part == NULL) {
+            PyErr_Clear(); /* expected: neither dense nor sparse (COO) */
+            return;
+        }
+        if (storage_of(state, part, &addr, &device)) {
+            mp_hook_role(addr, device, role, owner);
+        }
+        Py_DECREF(part);
+    }
+}
+
 static bool
 is_tensor(const mp_module_state_t *state, PyObject *object)
 {
@@ -95,12 +120,8 @@ static void
 mark_inputs(mp_module_state_t *state, PyObject *object, uint32_t owner,
             int depth)
 {
-    uint64_t addr;
-    int16_t device;
     if (is_tensor(state, object)) {
-        if (storage_of(state, object, &addr, &device)) {
-            mp_hook_role(addr, device, MP_ROLE_INPUT, owner);
-        }
+        claim(state, object, MP_ROLE_INPUT, owner);
         return;
     }
     if (depth <= 0) {
@@ -165,7 +186,7 @@ module_pre_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     mp_hook_module_begin(name);
     if (root && count > 1) {
-        static const char text[] = "argument of the root module";
+        static const char text[] = "argument of a root module";
         mark_inputs(state, args[1],
                     mp_intern_string(mp_hook_intern(), text, sizeof(text) - 1),
                     4);
@@ -184,12 +205,77 @@ module_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+/* The gradient that a parameter was last seen with: most gradients are told
+ * by the parameter's hook, and that is known here by two addresses.  A stale
+ * entry costs a claim too many or, if a new tensor has the old one's address
+ * and no hook told of it, one too few. */
+#define SEEN 4096 /* a power of two */
+static struct {
+    const PyObject *parameter, *gradient;
+} the_seen[SEEN]; /* under the GIL */
+
+/* Notes the pair; whether it was known. */
+static bool
+seen_before(const PyObject *parameter, const PyObject *gradient)
+{
+    size_t slot = (uintptr_t)parameter * UINT64_C(0x9E3779B97F4A7C15) >> 52;
+    bool known = the_seen[slot].parameter == parameter &&
+                 the_seen[slot].gradient == gradient;
+    the_seen[slot].parameter = parameter;
+    the_seen[slot].gradient = gradient;
+    return known;
+}
+
+/* The gradients that a step is about to use and that no hook told of: set by
+ * the program, by FSDP, or moved into a bucket by DistributedDataParallel. */
+static void
+claim_gradients(mp_module_state_t *state, PyObject *parameters)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); i++) {
+        PyObject *parameter = Py_NewRef(PyList_GET_ITEM(parameters, i));
+        PyObject *gradient = is_tensor(state, parameter)
+                                 ? PyObject_GetAttr(parameter, state->str_grad)
+                                 : NULL;
+        if (gradient == NULL) {
+            PyErr_Clear(); /* expected: a subclass may not let us */
+        }
+        else if (gradient != Py_None && !seen_before(parameter, gradient)) {
+            claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter));
+        }
+        Py_XDECREF(gradient);
+        Py_DECREF(parameter);
+    }
+}
+
+static void
+claim_gradients_of(mp_module_state_t *state, PyObject *optimizer)
+{
+    PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
+    if (groups != NULL && PyList_Check(groups)) {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups); i++) {
+            PyObject *group = PyList_GET_ITEM(groups, i);
+            PyObject *parameters =
+                PyDict_Check(group)
+                    ? Py_XNewRef(PyDict_GetItemString(group, "params"))
+                    : NULL;
+            if (parameters != NULL && PyList_Check(parameters)) {
+                claim_gradients(state, parameters);
+            }
+            Py_XDECREF(parameters);
+        }
+    }
+    Py_XDECREF(groups);
+    PyErr_Clear(); /* no optimizer as torch makes them */
+}
+
 static PyObject *
-optimizer_pre_hook(PyObject *Py_UNUSED(self), PyObject *const *args,
-                   Py_ssize_t count)
+optimizer_pre_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (!enough("optimizer_pre_hook", count, 1)) {
         return NULL;
+    }
+    if (mp_hook_wanted() != 0) {
+        claim_gradients_of(mp_state_of(self), args[0]);
     }
     mp_hook_optimizer_begin(type_name(args[0]));
     Py_RETURN_NONE;
@@ -218,14 +304,13 @@ gradient_hook(PyObject *self, PyObject *parameter)
     }
     mp_module_state_t *state = mp_state_of(self);
     PyObject *gradient = PyObject_GetAttr(parameter, state->str_grad);
-    uint64_t addr;
-    int16_t device;
     if (gradient == NULL) {
         PyErr_Clear(); /* expected: not a tensor after all */
         Py_RETURN_NONE;
     }
-    if (gradient != Py_None && storage_of(state, gradient, &addr, &device)) {
-        mp_hook_role(addr, device, MP_ROLE_GRADIENT, name_of(parameter));
+    if (gradient != Py_None) {
+        (void)seen_before(parameter, gradient);
+        claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter));
     }
     Py_DECREF(gradient);
     Py_RETURN_NONE;

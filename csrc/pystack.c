@@ -759,6 +759,16 @@ class_name(mp_intern_t *intern, const void *module)
     return mp_intern_string(intern, name, strlen(name));
 }
 
+/* Whether MODULE is what torch.compile made of one, and no module of the
+ * program. */
+static bool
+is_compiled_graph(const void *module)
+{
+    const char *name = Py_TYPE((PyObject *)module)->tp_name;
+    const char *dot = strrchr(name, '.');
+    return strncmp(dot == NULL ? name : dot + 1, "GraphModule", 11) == 0;
+}
+
 /* What LEVEL says of modules, given the level outside of it (or NULL). */
 static void
 level_modules(level_t *level, const level_t *outside, mp_intern_t *intern,
@@ -778,12 +788,14 @@ level_modules(level_t *level, const level_t *outside, mp_intern_t *intern,
         return;
     }
     uint64_t addr = (uintptr_t)level->module;
-    level->module_name = mp_names_get(names, addr);
-    level->unnamed = 0;
-    if (level->module_name == MP_NO_INDEX) {
-        level->module_name = class_name(intern, level->module);
-        level->unnamed = addr;
+    uint32_t name = mp_names_get(names, addr);
+    if (name == MP_NO_INDEX && outside != NULL && level->root != 0 &&
+        is_compiled_graph(level->module)) {
+        return; /* it stands for the module that was compiled */
     }
+    level->module_name =
+        name != MP_NO_INDEX ? name : class_name(intern, level->module);
+    level->unnamed = name != MP_NO_INDEX ? 0 : addr;
     if (level->root == 0) {
         level->root = addr;
     }

@@ -134,6 +134,15 @@ life_end(mp_tracker_t *tracker, mp_device_t *device, mp_allocation_t *row,
     row->died_in_op =
         (row->flags & MP_FLAG_IN_OP) && (event->flags & MP_FLAG_IN_OP) &&
         row->thread == event->thread && row->op_instance == event->op_instance;
+    if (event->phase == MP_PHASE_FORWARD && row->phase == MP_PHASE_FORWARD) {
+        /* Without hooks on its root, one forward is like another. */
+        const mp_thread_t *thread =
+            mp_nesting_find(&tracker->nesting, row->thread);
+        if (thread == NULL || row->forward == 0 ||
+            row->forward == mp_thread_root_forward(thread)) {
+            row->flags |= MP_FLAG_DIED_IN_FORWARD;
+        }
+    }
     MP_STAT_CHANGE(&tracker->devices, device, requested_bytes,
                    mp_minus(row->size));
     MP_STAT_CHANGE(&tracker->devices, device, allocated_blocks, -1);
@@ -199,6 +208,7 @@ row_add_context(mp_tracker_t *tracker, mp_allocation_t *row)
         return;
     }
     row->region = mp_thread_region(thread);
+    row->forward = mp_thread_root_forward(thread);
     const mp_forward_t *forward = mp_thread_forward(thread);
     if (forward != NULL) {
         row->forward_op = forward->op;
@@ -411,10 +421,16 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
     case MP_EVENT_REGION_END:
         mp_nesting_region_end(&tracker->nesting, event);
         return MP_OK;
-    case MP_EVENT_MODULE_BEGIN:
-        return mp_forward_map_module_begin(tracker->forward, event->stream,
-                                           event->addr, event->module);
+    case MP_EVENT_MODULE_BEGIN: {
+        mp_status_t status = mp_nesting_module_begin(&tracker->nesting, event);
+        return status != MP_OK
+                   ? status
+                   : mp_forward_map_module_begin(tracker->forward,
+                                                 event->stream, event->addr,
+                                                 event->module);
+    }
     case MP_EVENT_MODULE_END:
+        mp_nesting_module_end(&tracker->nesting, event);
         mp_forward_map_module_end(tracker->forward, event->stream, event->addr,
                                   event->module);
         return MP_OK;

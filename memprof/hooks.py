@@ -107,8 +107,6 @@ class Hooks:
         known = self._root_handles.get(id(root))
         if known is not None and known[0]() is root:
             return
-        if not heap.children(root) and not heap.tensors(root, "_parameters"):
-            return  # a loss, say
         handles: list[Any] = []
         try:
             handles.append(root.register_forward_pre_hook(_core.module_pre_hook))

@@ -221,17 +221,13 @@ def _category_lines(facts: dict[str, Any], width: int) -> list[str]:
     return _wrapped("at peak", words, width)
 
 
-# What a reason without evidence comes down to: the last rule of csrc/category.c.
-_EXPLAINED = {"no evidence": "made outside of forward and backward, no owner found"}
-
-
 def _unknown_lines(facts: dict[str, Any], width: int) -> list[str]:
     """Say why blocks are of category unknown, if they are not but a trifle."""
     unknown = sum(facts["unknown"].values())
     if unknown < min(facts["peak"]["requested_bytes"] // 1000, 1 << 20):
         return []
     words = [
-        f"{size_text(size)} {_EXPLAINED.get(reason, reason)}"
+        f"{size_text(size)} {reason}"
         for reason, size in facts["unknown"].items()
     ]
     return _wrapped("unknown", _listed(words), width, " ") if words else []

@@ -2,6 +2,8 @@
 #include "category.h"
 #include "mp_test.h"
 
+#include <string.h>
+
 enum {
     MM,
     RELU,
@@ -92,30 +94,71 @@ test_category_role_comes_first(void)
     }
 }
 
+/* ROW, made in an op after its result. */
+static void
+check_scratch(mp_allocation_t row, mp_category_t category, mp_reason_t reason)
+{
+    mp_intern_t *intern = new_intern();
+    row.flags |= MP_FLAG_IN_OP;
+    mp_allocation_t rows[3] = {row, row, row};
+    rows[0].size = 100;
+    rows[2].op_instance++;
+    mp_category_assign(rows, 3, intern);
+    MP_CHECK_EQ(rows[1].category, category);
+    MP_CHECK_EQ(rows[1].reason, reason);
+    /* In the next op it is the first and so the result. */
+    MP_CHECK_EQ(rows[2].category, MP_CATEGORY_ACTIVATION);
+    mp_intern_free(intern);
+}
+
 static void
 test_category_workspace_is_scratch_that_stays(void)
 {
+    static const uint32_t sizes[] = {WORKSPACE_BYTES, 32 << 20, 1 << 20,
+                                     128 << 10};
     mp_allocation_t row = born_in(MP_PHASE_FORWARD, MP_FLAG_GRAD_MODE);
     row.op = MM;
-    row.size = WORKSPACE_BYTES;
-    check(row, MP_CATEGORY_WORKSPACE, MP_REASON_WORKSPACE);
-    row.size = 32 << 20; /* Hopper's */
-    check(row, MP_CATEGORY_WORKSPACE, MP_REASON_WORKSPACE);
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(sizes); i++) {
+        row.size = sizes[i];
+        check_scratch(row, MP_CATEGORY_WORKSPACE, MP_REASON_WORKSPACE);
+        check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    }
     row.size += 1;
-    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    check_scratch(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
     row.size -= 1;
     row.device = MP_DEVICE_CPU;
-    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    check_scratch(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
     row.device = 0;
     row.op = RELU;
-    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    check_scratch(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
     row.op = MP_NO_INDEX;
-    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    check_scratch(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
     row.op = 12345; /* no such string */
-    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    check_scratch(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
     row.op = MM;
-    check(dead(row, MP_PHASE_BACKWARD, 1), MP_CATEGORY_ACTIVATION,
-          MP_REASON_SAVED);
+    check_scratch(dead(row, MP_PHASE_BACKWARD, 1), MP_CATEGORY_ACTIVATION,
+                  MP_REASON_SAVED);
+}
+
+static void
+test_category_workspace_is_one_for_each_thread_stream_and_size(void)
+{
+    mp_intern_t *intern = new_intern();
+    mp_allocation_t rows[8];
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(rows); i++) {
+        rows[i] = born_in(MP_PHASE_FORWARD, MP_FLAG_GRAD_MODE | MP_FLAG_IN_OP);
+        rows[i].op = MM;
+        rows[i].op_instance = (uint32_t)(i / 2);
+        rows[i].size = i % 2 == 0 ? 100 : 1 << 20;
+    }
+    rows[4].thread = rows[5].thread = 2;
+    rows[7].stream = 3;
+    mp_category_assign(rows, MP_ARRAY_LENGTH(rows), intern);
+    MP_CHECK_EQ(rows[1].category, MP_CATEGORY_WORKSPACE);
+    MP_CHECK_EQ(rows[3].category, MP_CATEGORY_ACTIVATION); /* a second one */
+    MP_CHECK_EQ(rows[5].category, MP_CATEGORY_WORKSPACE);
+    MP_CHECK_EQ(rows[7].category, MP_CATEGORY_WORKSPACE);
+    mp_intern_free(intern);
 }
 
 static void
@@ -148,6 +191,10 @@ test_category_older_than_the_recording_is_unknown(void)
     row.born_event = -1;
     row.thread = 0;
     check(row, MP_CATEGORY_UNKNOWN, MP_REASON_BEFORE_START);
+    row.size = 32 << 20;
+    check(row, MP_CATEGORY_WORKSPACE, MP_REASON_WORKSPACE_SIZE);
+    row.device = MP_DEVICE_CPU;
+    check(row, MP_CATEGORY_UNKNOWN, MP_REASON_BEFORE_START);
     row.thread = 1; /* followed in the steps before: its birth is known */
     check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
 }
@@ -179,16 +226,71 @@ test_category_born_in_forward_without_grad(void)
     check(row, MP_CATEGORY_ACTIVATION, MP_REASON_KEPT_OUTPUT);
     check(dead(row, MP_PHASE_OTHER, 1), MP_CATEGORY_ACTIVATION,
           MP_REASON_KEPT_OUTPUT);
+    check(dead(row, MP_PHASE_FORWARD, 1), MP_CATEGORY_ACTIVATION,
+          MP_REASON_KEPT_OUTPUT); /* in another one: a cache */
+    row.flags = MP_FLAG_DIED_IN_FORWARD;
     check(dead(row, MP_PHASE_FORWARD, 1), MP_CATEGORY_TEMPORARY,
           MP_REASON_FORWARD_SCRATCH);
+    row.flags = 0; /* as in a Function's forward */
+    check(dead(row, MP_PHASE_BACKWARD, 1), MP_CATEGORY_ACTIVATION,
+          MP_REASON_SAVED);
+    row.flags = MP_FLAG_MADE_NODE;
+    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
 }
 
 static void
-test_category_without_evidence_is_unknown(void)
+test_category_argument_that_is_part_of_a_graph_is_no_input(void)
 {
-    check(blank(), MP_CATEGORY_UNKNOWN, MP_REASON_NONE);
-    check(dead(blank(), MP_PHASE_OTHER, 1), MP_CATEGORY_UNKNOWN,
-          MP_REASON_NONE);
+    mp_allocation_t row =
+        born_in(MP_PHASE_FORWARD,
+                MP_FLAG_GRAD_MODE | MP_FLAG_IN_MODULE | MP_FLAG_MADE_NODE);
+    row.role = MP_ROLE_INPUT; /* a generator's image, given to the critic */
+    check(row, MP_CATEGORY_ACTIVATION, MP_REASON_OUTLIVED_OP);
+    row.flags &= (uint16_t)~MP_FLAG_MADE_NODE; /* of a transform */
+    check(row, MP_CATEGORY_INPUT, MP_REASON_INPUT);
+}
+
+static uint32_t
+stack_in(mp_intern_t *intern, const char *file)
+{
+    uint32_t name = mp_intern_string(intern, file, strlen(file));
+    uint32_t inner = mp_intern_string(intern, "inner.py", 8);
+    uint32_t stack = mp_intern_stack(intern, MP_NO_INDEX,
+                                     mp_intern_frame(intern, name, name, 5));
+    return mp_intern_stack(intern, stack,
+                           mp_intern_frame(intern, inner, inner, 7));
+}
+
+static void
+test_category_outside_of_everything(void)
+{
+    mp_allocation_t row = blank();
+    row.stack = MP_NO_INDEX;
+    check(row, MP_CATEGORY_UNKNOWN, MP_REASON_OUTSIDE);
+    check(dead(row, MP_PHASE_FORWARD, 1), MP_CATEGORY_UNKNOWN,
+          MP_REASON_OUTSIDE);
+    check(dead(row, MP_PHASE_OTHER, 2), MP_CATEGORY_UNKNOWN,
+          MP_REASON_OUTSIDE); /* lived into the next step */
+    check(dead(row, MP_PHASE_OTHER, 1), MP_CATEGORY_TEMPORARY,
+          MP_REASON_NO_GRAD_SCRATCH);
+    check(dead(row, MP_PHASE_BACKWARD, 1), MP_CATEGORY_ACTIVATION,
+          MP_REASON_SAVED);
+    row.flags = MP_FLAG_GRAD_MODE;
+    check(dead(row, MP_PHASE_OTHER, 1), MP_CATEGORY_UNKNOWN,
+          MP_REASON_OUTSIDE);
+
+    mp_intern_t *intern = new_intern();
+    mp_allocation_t rows[3] = {row, row, row};
+    rows[0].stack = stack_in(intern, "/x/torch/utils/data/dataloader.py");
+    rows[1].stack = stack_in(intern, "/x/torch/nn/parallel/distributed.py");
+    rows[2].stack = stack_in(intern, "/x/torch/nn/parallel/other.py");
+    mp_category_assign(rows, 3, intern);
+    MP_CHECK_EQ(rows[0].category, MP_CATEGORY_INPUT);
+    MP_CHECK_EQ(rows[0].reason, MP_REASON_DATA_LOADER);
+    MP_CHECK_EQ(rows[1].category, MP_CATEGORY_GRADIENT);
+    MP_CHECK_EQ(rows[1].reason, MP_REASON_DDP_BUCKET);
+    MP_CHECK_EQ(rows[2].category, MP_CATEGORY_UNKNOWN);
+    mp_intern_free(intern);
 }
 
 static void
@@ -216,14 +318,17 @@ test_category_numbers_have_texts(void)
     MP_CHECK(mp_reason_text(255) == NULL);
 }
 
-MP_TEST_SUITE(category, MP_TEST(test_category_role_comes_first),
-              MP_TEST(test_category_workspace_is_scratch_that_stays),
-              MP_TEST(test_category_dead_inside_its_op_is_temporary),
-              MP_TEST(test_category_optimizer_scratch_is_temporary),
-              MP_TEST(test_category_older_than_the_recording_is_unknown),
-              MP_TEST(test_category_born_in_backward),
-              MP_TEST(test_category_born_in_forward_with_grad),
-              MP_TEST(test_category_born_in_forward_without_grad),
-              MP_TEST(test_category_without_evidence_is_unknown),
-              MP_TEST(test_category_may_be_assigned_again),
-              MP_TEST(test_category_numbers_have_texts))
+MP_TEST_SUITE(
+    category, MP_TEST(test_category_role_comes_first),
+    MP_TEST(test_category_workspace_is_scratch_that_stays),
+    MP_TEST(test_category_workspace_is_one_for_each_thread_stream_and_size),
+    MP_TEST(test_category_argument_that_is_part_of_a_graph_is_no_input),
+    MP_TEST(test_category_dead_inside_its_op_is_temporary),
+    MP_TEST(test_category_optimizer_scratch_is_temporary),
+    MP_TEST(test_category_older_than_the_recording_is_unknown),
+    MP_TEST(test_category_born_in_backward),
+    MP_TEST(test_category_born_in_forward_with_grad),
+    MP_TEST(test_category_born_in_forward_without_grad),
+    MP_TEST(test_category_outside_of_everything),
+    MP_TEST(test_category_may_be_assigned_again),
+    MP_TEST(test_category_numbers_have_texts))

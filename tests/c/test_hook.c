@@ -275,6 +275,7 @@ test_hook_op_is_written_when_memory_is_touched(void)
     fake_op_t outer = FAKE_OP("aten::linear");
     fake_op_t inner = FAKE_OP("aten::addmm");
     outer.fact.sequence = 12;
+    fake_sequence = 13; /* it has made its node */
     inner.fact.thread = 4;
     fake_pystack_set(6);
     begin(&outer);
@@ -294,9 +295,9 @@ test_hook_op_is_written_when_memory_is_touched(void)
     MP_CHECK_EQ(event.stream, 4);
     event = next(MP_EVENT_ALLOC);
     MP_CHECK_EQ(event.op, name("aten::addmm"));
-    MP_CHECK_EQ(event.flags, MP_FLAG_IN_OP);
-    MP_CHECK_EQ(event.phase, MP_PHASE_FORWARD); /* it makes a node */
-    alloc(0x2000);                              /* only once */
+    MP_CHECK_EQ(event.flags, MP_FLAG_IN_OP | MP_FLAG_MADE_NODE);
+    MP_CHECK_EQ(event.phase, MP_PHASE_FORWARD);
+    alloc(0x2000); /* only once */
     (void)next(MP_EVENT_ALLOC);
     end(&inner);
     MP_CHECK_EQ(next(MP_EVENT_OP_END).op, name("aten::addmm"));
@@ -682,6 +683,68 @@ test_hook_optimizer_and_what_runs_inside_it(void)
     end(&node);
 }
 
+static void
+test_hook_op_that_makes_no_node_is_no_forward(void)
+{
+    set_up();
+    fake_op_t op = FAKE_OP("aten::stack"), inner = FAKE_OP("aten::cat");
+    op.fact.sequence = inner.fact.sequence = 20;
+    fake_sequence = 20; /* grad mode is on, but nothing requires grad */
+    begin(&op);
+    mp_event_t event = probe();
+    MP_CHECK_EQ(event.flags & MP_FLAG_MADE_NODE, 0);
+    MP_CHECK_EQ(event.phase, MP_PHASE_OTHER);
+    fake_sequence = 21;
+    inner.fact.sequence = 21; /* the outer one made a node, this one not */
+    begin(&inner);
+    MP_CHECK_EQ(probe().phase, MP_PHASE_OTHER);
+    end(&inner);
+    event = probe();
+    MP_CHECK(event.flags & MP_FLAG_MADE_NODE);
+    MP_CHECK_EQ(event.phase, MP_PHASE_FORWARD);
+    mp_hook_optimizer_begin(3); /* its closure makes a graph */
+    MP_CHECK_EQ(probe().phase, MP_PHASE_FORWARD);
+    fake_sequence = 20;
+    MP_CHECK_EQ(probe().phase, MP_PHASE_OPTIMIZER);
+    (void)mp_hook_optimizer_end(3);
+    end(&op);
+    fake_sequence = 0;
+}
+
+static void
+test_hook_forward_inside_a_node_counts_its_own_ops(void)
+{
+    set_up();
+    fake_op_t node = FAKE_NODE("CheckpointFunctionBackward");
+    fake_op_t relu = FAKE_OP("aten::relu"), mul = FAKE_OP("aten::mul");
+    begin(&node);
+    uint32_t whole = probe().op_instance;
+    begin(&mul); /* of the node itself */
+    MP_CHECK_EQ(probe().op_instance, whole);
+    end(&mul);
+    mp_hook_module_begin(7);
+    begin(&relu);
+    uint32_t first = probe().op_instance;
+    MP_CHECK(first != whole);
+    MP_CHECK_EQ(probe().op_instance, first);
+    (void)skip_all();
+    core->cpu_free((void *)0x9000);
+    MP_CHECK_EQ(next(MP_EVENT_FREE_COMPLETED).op_instance, first);
+    end(&relu);
+    mul.over = false;
+    begin(&mul);
+    uint32_t second = probe().op_instance;
+    MP_CHECK(second != first && second != whole);
+    end(&mul);
+    mp_hook_module_end(7);
+    MP_CHECK_EQ(probe().op_instance, whole);
+    end(&node);
+    mul.over = false;
+    begin(&mul);
+    MP_CHECK(probe().op_instance > second);
+    end(&mul);
+}
+
 /* ---- regions
  * ---------------------------------------------------------------------- */
 
@@ -1045,6 +1108,8 @@ MP_TEST_SUITE(hook, MP_TEST(test_hook_writes_only_what_is_wanted),
               MP_TEST(test_hook_backward_node_makes_the_phase),
               MP_TEST(test_hook_free_in_a_backward_node_is_in_backward),
               MP_TEST(test_hook_node_inside_a_node),
+              MP_TEST(test_hook_op_that_makes_no_node_is_no_forward),
+              MP_TEST(test_hook_forward_inside_a_node_counts_its_own_ops),
               MP_TEST(test_hook_module_makes_the_phase_and_the_name),
               MP_TEST(test_hook_exception_leaves_modules_open),
               MP_TEST(test_hook_modules_deeper_than_it_keeps),

@@ -468,7 +468,7 @@ def test_generators_show_in_stacks():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint(reentrant, request):
+def test_checkpoint(reentrant):
     model = Net()
 
     def run() -> None:
@@ -482,9 +482,6 @@ def test_checkpoint(reentrant, request):
     again = rows[(rows["size"] == 4 * BATCH * HIDDEN) & (rows["flags"] & 0x04 != 0)]
     assert sorted(prof.module(row["module"]) for row in again) == ["Net", "first"]
     reasons = {_core.REASONS[row["reason"]] for row in again}
-    if reentrant and "recomputed in backward" not in reasons:
-        # All of it lies inside one op, CheckpointFunctionBackward.
-        request.applymarker(pytest.mark.xfail(reason="an op that runs modules"))
     assert "recomputed in backward" in reasons
 
 

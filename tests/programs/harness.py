@@ -38,7 +38,7 @@ REASONS = {
     "buffer": "a module's buffer",
     "gradient": "a parameter's .grad",
     "optimizer state": "in optimizer.state",
-    "input": "an argument of the root module",
+    "input": "an argument of a root module",
     "in op": "born and freed inside its op",
     "optimizer scratch": "optimizer scratch",
     "in backward": "born in backward",
@@ -49,13 +49,18 @@ REASONS = {
     "workspace": "library scratch that torch holds",
     "before start": "older than the recording, no owner found",
     "forward scratch": "freed in the forward that made it, without grad",
+    "outside": "made outside of modules, backward and optimizers",
+    "no-grad scratch": "made without grad and freed in its step",
+    "workspace's size": "older than the recording, of cuBLAS scratch's size",
+    "bucket": "made by DistributedDataParallel for gradients",
+    "data loader": "made by a data loader",
 }
 """Our short words for the core's reasons."""
 
 assert set(REASONS.values()) == set(_core.REASONS)
 
 # What torch keeps for cuBLAS on a GPU; no program has a tensor of such a size.
-WORKSPACES = {(4096 * 2 + 16 * 8) * 1024, 4096 * 8 * 1024, 33554432}
+WORKSPACES = {8320 << 10, 32768 << 10, 1024 << 10, 128 << 10}
 
 
 def f32(*shape: int) -> int:

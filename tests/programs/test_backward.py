@@ -137,11 +137,6 @@ def test_reentrant_checkpoint(program: Program) -> None:
     at.holds(input=SIZE, activation=[f32(N + 30), generator_state(program)])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="what is recomputed and freed inside one backward node counts as 'in op'",
-)
 @pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
 def test_all_that_is_recomputed(program: Program, reentrant: bool) -> None:
     model = Checkpointed(Widen(10), Widen(20), reentrant=reentrant)
@@ -313,11 +308,6 @@ def test_custom_function(program: Program, function: Any) -> None:
     del optimizer
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="grad mode is off inside a Function, so 'kept output'",
-)
 def test_custom_function_saves(program: Program) -> None:
     weight = nn.Parameter(torch.ones(N, device=program.device))
     with program.record():

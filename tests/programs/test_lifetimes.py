@@ -63,11 +63,6 @@ def test_loss_module_makes_no_inputs(program: Program) -> None:
     check(difference, module="SquaredError", reason="saved", line=line("difference"))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a root without children or parameters gets no hook: arguments unmarked",
-)
 def test_target_of_a_loss_module(program: Program) -> None:
     model, criterion = Net(program.device), SquaredError()
     with program.record():
@@ -81,11 +76,6 @@ def test_target_of_a_loss_module(program: Program) -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="stacked outside of modules with grad mode on: taken for an activation",
-)
 def test_labels_of_a_batch(program: Program) -> None:
     data = torch.utils.data.TensorDataset(
         torch.randn(BATCH, IN), torch.zeros(BATCH, dtype=torch.int64)
@@ -145,11 +135,6 @@ def test_losses_kept_with_their_graphs(program: Program) -> None:
         assert steps == list(range(many))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="cloned outside of modules with grad mode on: taken for an activation",
-)
 def test_copy_of_the_weights(program: Program) -> None:
     model = Net(program.device)
     with program.record():

@@ -110,11 +110,6 @@ def test_optimizer_made_late(program: Program) -> None:
         )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="ops of a closure outside of modules count as the optimizer's own",
-)
 def test_loss_made_in_a_closure(program: Program) -> None:
     model = Scale(N, program.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -194,11 +189,6 @@ class Judge(nn.Module):
         return self.body(x).sum()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="whatever is given to a root module is an input",
-)
 def test_two_models_and_two_optimizers(program: Program) -> None:
     generator, judge = Generator(program.device), Judge(program.device)
     spare = f32(2003)

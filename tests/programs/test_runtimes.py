@@ -147,11 +147,6 @@ def test_offload_that_copies(program: Program) -> None:
     program.at("backward").holds(parameter=SIZE, gradient=SIZE, activation=SCALAR)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="pack hooks run with grad mode off: 'kept output'",
-)
 def test_packed_copies_are_saved(program: Program) -> None:
     with program.record():
         x = torch.ones(N, device=program.device, requires_grad=True)
@@ -198,11 +193,6 @@ def one_rank(tmp_path: Path) -> Any:
     dist.destroy_process_group()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="DDP moves .grad into its bucket behind the hook that tells of it",
-)
 def test_ddp_with_gradients_in_buckets(program: Program, one_rank: Any) -> None:
     net = Net(program.device)
     with program.record() as prof:
@@ -223,11 +213,6 @@ def test_ddp_with_gradients_in_buckets(program: Program, one_rank: Any) -> None:
     at.block(bucket, category="gradient", reason="gradient")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="made by DDP's C++ outside of everything: no evidence",
-)
 def test_ddp_with_buckets_beside(program: Program, one_rank: Any) -> None:
     net = Net(program.device)
     with program.record():

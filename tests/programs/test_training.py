@@ -261,11 +261,6 @@ def test_lazy_modules(program: Program) -> None:
     at.holds(parameter=WEIGHTS, gradient=WEIGHTS, activation=SCALAR)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="made outside of modules, backward and optimizers without grad: unknown",
-)
 def test_manual_update(program: Program) -> None:
     model = Scale(1009, program.device)
     size = f32(1009)
@@ -336,12 +331,6 @@ def test_training_without_modules(program: Program) -> None:
         at.holds(parameter=size, gradient=size, optimizer_state=size, activation=SCALAR)
 
 
-@pytest.mark.xfail(
-    not torch.cuda.is_available(),
-    strict=True,
-    raises=AssertionError,
-    reason="made by the binding, before any op: not known to be saved by one",
-)
 def test_python_number_that_a_graph_keeps(program: Program) -> None:
     weight = nn.Parameter(torch.ones(1009, device=program.device))
     with program.record():
@@ -354,11 +343,6 @@ def test_python_number_that_a_graph_keeps(program: Program) -> None:
     assert number == ["activation" for _ in program.host(i64(1))]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="no hook tells of a .grad that the program sets itself",
-)
 def test_gradient_set_by_hand(program: Program) -> None:
     weight = nn.Parameter(torch.ones(1009, device=program.device))
     optimizer = torch.optim.SGD([weight], lr=0.1)

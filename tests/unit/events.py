@@ -54,6 +54,7 @@ KIND = {
 }
 OTHER, FORWARD, BACKWARD, OPTIMIZER = range(4)
 GRAD_MODE, IN_MODULE, RECOMPUTE, PENDING, BACKWARD_OP, IN_OP = 1, 2, 4, 8, 16, 32
+MADE_NODE, DIED_IN_FORWARD = 64, 128
 
 OPS = [f"aten::op{i}" for i in range(8)]
 MODULES = ["", "layers.0", "layers.0.attn", "layers.1", "layers.1.attn", "head"]

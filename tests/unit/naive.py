@@ -14,6 +14,8 @@ import numpy as np
 from events import (
     BACKWARD_OP,
     CPU,
+    DIED_IN_FORWARD,
+    FORWARD,
     IN_OP,
     KIND,
     NO_SEQUENCE,
@@ -48,6 +50,8 @@ class Naive:
         self.segments: dict[int, list[set[int]]] = {}  # of page numbers
         self.ops: dict[int, list[dict[str, Any]]] = defaultdict(list)
         self.regions: dict[int, list[int]] = defaultdict(list)
+        # (how many root forwards began, the root that runs or NO_INDEX)
+        self.forwards: dict[int, tuple[int, int]] = defaultdict(lambda: (0, NO_INDEX))
         self.op_of: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.spans: list[dict[str, int]] = []  # in order of their end
         self.open_spans: dict[int, list[dict[str, int]]] = defaultdict(list)
@@ -150,6 +154,7 @@ class Naive:
             "forward_op": NO_INDEX,
             "forward_module": NO_INDEX,
             "forward_stack": NO_INDEX,
+            "forward": 0,
         }
         if not seeded:
             self.add_context(life)
@@ -167,6 +172,7 @@ class Naive:
         self.on_alloc(event, seeded=True)
 
     def add_context(self, life: dict[str, Any]) -> None:
+        life["forward"] = self.root_forward(life["thread"])
         regions = self.regions[life["thread"]]
         if regions:
             life["region"] = regions[-1]
@@ -188,8 +194,18 @@ class Naive:
             and life["thread"] == event["thread"]
             and life["op_instance"] == event["op_instance"]
         )
+        if life["phase"] == event["phase"] == FORWARD and life["forward"] in (
+            0,
+            self.root_forward(life["thread"]),
+        ):
+            life["flags"] |= DIED_IN_FORWARD
         self.count(life["device"], "requested_bytes", -life["size"])
         self.count(life["device"], "allocated_blocks", -1)
+
+    def root_forward(self, thread: int) -> int:
+        """Return the number of the root forward that runs; 0: none."""
+        count, root = self.forwards[thread]
+        return 0 if root == NO_INDEX else count
 
     def finish(self, life: dict[str, Any], event: dict[str, int]) -> None:
         """The free is done."""
@@ -305,11 +321,17 @@ class Naive:
             del regions[last]
 
     def on_module_begin(self, event: dict[str, int]) -> None:
+        count, root = self.forwards[event["thread"]]
+        if root == NO_INDEX:
+            self.forwards[event["thread"]] = count + 1, event["module"]
         self.open_spans[event["stream"]].append(
             {"low": event["address"], "module": event["module"]}
         )
 
     def on_module_end(self, event: dict[str, int]) -> None:
+        count, root = self.forwards[event["thread"]]
+        if root == event["module"]:
+            self.forwards[event["thread"]] = count, NO_INDEX
         spans = self.open_spans[event["stream"]]
         while spans:
             span = spans.pop()

@@ -311,11 +311,11 @@ def test_unknown_has_its_reasons() -> None:
     summary = Recording(script.core()).summary()
     assert summary.to_dict()["unknown"] == {
         "older than the recording, no owner found": 3 * MIB,
-        "no evidence": MIB,
+        "made outside of modules, backward and optimizers": MIB,
     }
     assert (
         "  unknown   3.00 MiB older than the recording, no owner found, "
-        "1.00 MiB made outside of forward and backward, no owner found\n"
+        "1.00 MiB made outside of modules, backward and optimizers\n"
     ) in summary.text(140)
     assert "  unknown " not in recording().summary().text()
 
