@@ -84,29 +84,55 @@ storage_of(mp_module_state_t *state, PyObject *tensor, uint64_t *addr,
     return found;
 }
 
-/* Claim what TENSOR lies in; a sparse one has its parts. */
+static void claim_parts(mp_module_state_t *state, PyObject *tensor,
+                        mp_role_t role, uint32_t owner, int depth);
+
+/* Claim what TENSOR lies in. */
 static void
 claim(mp_module_state_t *state, PyObject *tensor, mp_role_t role,
-      uint32_t owner)
+      uint32_t owner, int depth)
 {
     uint64_t addr;
     int16_t device;
     if (storage_of(state, tensor, &addr, &device)) {
         mp_hook_role(addr, device, role, owner);
+    }
+    else if (depth > 0) {
+        claim_parts(state, tensor, role, owner, depth - 1);
+    }
+}
+
+/* A tensor without memory of its own: a wrapper (DTensor, quantised) says
+ * what it wraps; a sparse one has values.  (Its indices may be an input's.) */
+static void
+claim_parts(mp_module_state_t *state, PyObject *tensor, mp_role_t role,
+            uint32_t owner, int depth)
+{
+    PyObject *flat = PyObject_CallMethod(tensor, "__tensor_flatten__", NULL);
+    if (flat == NULL) {
+        PyErr_Clear();
+        PyObject *values = PyObject_CallMethod(tensor, "_values", NULL);
+        if (values != NULL) {
+            claim(state, values, role, owner, 0);
+            Py_DECREF(values);
+        }
+        PyErr_Clear(); /* expected: neither dense nor sparse (COO) */
         return;
     }
-    static const char *const parts[] = {"_indices", "_values"};
-    for (size_t i = 0; i < MP_ARRAY_LENGTH(parts); i++) {
-        PyObject *part = PyObject_CallMethod(tensor, parts[i], NULL);
-        if (part == NULL) {
-            PyErr_Clear(); /* expected: neither dense nor sparse (COO) */
-            return;
+    PyObject *names = PyTuple_Check(flat) && PyTuple_GET_SIZE(flat) > 0
+                          ? PySequence_List(PyTuple_GET_ITEM(flat, 0))
+                          : NULL;
+    for (Py_ssize_t i = 0; names != NULL && i < PyList_GET_SIZE(names); i++) {
+        PyObject *part = PyObject_GetAttr(tensor, PyList_GET_ITEM(names, i));
+        if (part != NULL) {
+            claim(state, part, role, owner, depth);
+            Py_DECREF(part);
         }
-        if (storage_of(state, part, &addr, &device)) {
-            mp_hook_role(addr, device, role, owner);
-        }
-        Py_DECREF(part);
+        PyErr_Clear(); /* not set up yet */
     }
+    Py_XDECREF(names);
+    Py_DECREF(flat);
+    PyErr_Clear();
 }
 
 static bool
@@ -116,12 +142,27 @@ is_tensor(const mp_module_state_t *state, PyObject *object)
            PyObject_TypeCheck(object, (PyTypeObject *)state->tensor_type);
 }
 
+static bool
+is_true(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    bool answer = value == Py_True;
+    Py_XDECREF(value);
+    PyErr_Clear(); /* expected: a subclass may not let us */
+    return answer;
+}
+
 static void
 mark_inputs(mp_module_state_t *state, PyObject *object, uint32_t owner,
             int depth)
 {
     if (is_tensor(state, object)) {
-        claim(state, object, MP_ROLE_INPUT, owner);
+        claim(state, object, MP_ROLE_INPUT, owner, 4);
+        if (state->on_leaf_input != NULL &&
+            is_true(object, state->str_requires_grad) &&
+            is_true(object, state->str_is_leaf)) {
+            call_back(state->on_leaf_input, object);
+        }
         return;
     }
     if (depth <= 0) {
@@ -240,7 +281,7 @@ claim_gradients(mp_module_state_t *state, PyObject *parameters)
             PyErr_Clear(); /* expected: a subclass may not let us */
         }
         else if (gradient != Py_None && !seen_before(parameter, gradient)) {
-            claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter));
+            claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter), 4);
         }
         Py_XDECREF(gradient);
         Py_DECREF(parameter);
@@ -310,7 +351,7 @@ gradient_hook(PyObject *self, PyObject *parameter)
     }
     if (gradient != Py_None) {
         (void)seen_before(parameter, gradient);
-        claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter));
+        claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter), 4);
     }
     Py_DECREF(gradient);
     Py_RETURN_NONE;
@@ -429,9 +470,9 @@ static PyObject *
 set_callbacks(PyObject *self, PyObject *args)
 {
     mp_module_state_t *state = mp_state_of(self);
-    PyObject *tensor_type, *on_root, *on_state;
-    if (!PyArg_ParseTuple(args, "OOO:set_callbacks", &tensor_type, &on_root,
-                          &on_state)) {
+    PyObject *tensor_type, *on_root, *on_state, *on_leaf;
+    if (!PyArg_ParseTuple(args, "OOOO:set_callbacks", &tensor_type, &on_root,
+                          &on_state, &on_leaf)) {
         return NULL;
     }
     if (tensor_type != Py_None && !PyType_Check(tensor_type)) {
@@ -441,6 +482,7 @@ set_callbacks(PyObject *self, PyObject *args)
     keep(&state->tensor_type, tensor_type);
     keep(&state->on_root_module, on_root);
     keep(&state->on_optimizer_state, on_state);
+    keep(&state->on_leaf_input, on_leaf);
     Py_RETURN_NONE;
 }
 
@@ -503,9 +545,12 @@ mp_pyhooks_init(mp_module_state_t *state)
     state->str_data_ptr = PyUnicode_InternFromString("data_ptr");
     state->str_get_device = PyUnicode_InternFromString("get_device");
     state->str_grad = PyUnicode_InternFromString("grad");
+    state->str_requires_grad = PyUnicode_InternFromString("requires_grad");
+    state->str_is_leaf = PyUnicode_InternFromString("is_leaf");
     return the_parameter_names != NULL && state->str_untyped_storage != NULL &&
            state->str_data_ptr != NULL && state->str_get_device != NULL &&
-           state->str_grad != NULL;
+           state->str_grad != NULL && state->str_requires_grad != NULL &&
+           state->str_is_leaf != NULL;
 }
 
 int
@@ -514,6 +559,7 @@ mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg)
     Py_VISIT(state->tensor_type);
     Py_VISIT(state->on_root_module);
     Py_VISIT(state->on_optimizer_state);
+    Py_VISIT(state->on_leaf_input);
     Py_VISIT(state->module_code);
     Py_VISIT(state->backward_codes);
     return 0;
@@ -525,6 +571,7 @@ mp_pyhooks_clear(mp_module_state_t *state)
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->on_root_module);
     Py_CLEAR(state->on_optimizer_state);
+    Py_CLEAR(state->on_leaf_input);
     mp_pystack_set_codes(NULL, NULL, 0);
     Py_CLEAR(state->module_code);
     Py_CLEAR(state->backward_codes);
@@ -532,4 +579,6 @@ mp_pyhooks_clear(mp_module_state_t *state)
     Py_CLEAR(state->str_data_ptr);
     Py_CLEAR(state->str_get_device);
     Py_CLEAR(state->str_grad);
+    Py_CLEAR(state->str_requires_grad);
+    Py_CLEAR(state->str_is_leaf);
 }

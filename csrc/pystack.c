@@ -759,8 +759,18 @@ class_name(mp_intern_t *intern, const void *module)
     return mp_intern_string(intern, name, strlen(name));
 }
 
-/* Whether MODULE is what torch.compile made of one, and no module of the
- * program. */
+/* Whether NAME is that of a root that is a graph, not one's place in a model.
+ */
+static bool
+is_class_name(const mp_intern_t *intern, uint32_t name)
+{
+    const char *text;
+    size_t length;
+    return mp_intern_text(intern, name, &text, &length) &&
+           strncmp(text, "GraphModule", 11) == 0;
+}
+
+/* Whether MODULE may be what torch.compile made of one. */
 static bool
 is_compiled_graph(const void *module)
 {
@@ -789,8 +799,9 @@ level_modules(level_t *level, const level_t *outside, mp_intern_t *intern,
     }
     uint64_t addr = (uintptr_t)level->module;
     uint32_t name = mp_names_get(names, addr);
-    if (name == MP_NO_INDEX && outside != NULL && level->root != 0 &&
-        is_compiled_graph(level->module)) {
+    if (outside != NULL && level->root != 0 &&
+        is_compiled_graph(level->module) &&
+        (name == MP_NO_INDEX || is_class_name(intern, name))) {
         return; /* it stands for the module that was compiled */
     }
     level->module_name =

@@ -23,9 +23,11 @@ typedef struct {
     PyObject *tensor_type;        /* or NULL */
     PyObject *on_root_module;     /* or NULL */
     PyObject *on_optimizer_state; /* or NULL */
+    PyObject *on_leaf_input;      /* or NULL */
     PyObject *module_code;        /* or NULL: what module calls pass through */
     PyObject *backward_codes;     /* or NULL: a tuple; what runs backwards */
-    PyObject *str_untyped_storage, *str_data_ptr, *str_get_device, *str_grad;
+    PyObject *str_untyped_storage, *str_data_ptr, *str_get_device, *str_grad,
+        *str_requires_grad, *str_is_leaf;
 } mp_module_state_t;
 
 mp_module_state_t *mp_state_of(PyObject *module);

@@ -85,10 +85,12 @@ def set_callbacks(
     tensor_type: type | None,
     on_root_module: Callable[[Any], None] | None,
     on_optimizer_state: Callable[[Any], None] | None,
+    on_leaf_input: Callable[[Any], None] | None,
 ) -> None:
     """``on_root_module(module)``: a module without a name begins its forward
     outside any other.  ``on_optimizer_state(optimizer)``: an optimizer step
-    left allocations behind.  Exceptions in them are reported as unraisable
+    left allocations behind.  ``on_leaf_input(tensor)``: a root module is given
+    a leaf that requires a gradient.  Exceptions in them are reported as unraisable
     and never reach the training code.  None: nobody listens."""
 
 # Hooks to be registered with torch as they are; each returns None.

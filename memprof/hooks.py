@@ -76,7 +76,10 @@ class Hooks:
 
     def _hang_common(self, torch: Any) -> None:
         _core.set_callbacks(
-            torch.Tensor, self._root_module_runs, self._optimizer_state_came
+            torch.Tensor,
+            self._root_module_runs,
+            self._optimizer_state_came,
+            self._leaf_runs,
         )
         _core.set_codes(None, _backwards(torch))
         # torch.optim deletes this name from itself.
@@ -131,7 +134,7 @@ class Hooks:
         _remove(self._handles)
         self.roles.clear()
         self.names.clear()
-        _core.set_callbacks(None, None, None)
+        _core.set_callbacks(None, None, None, None)
         _core.set_codes(None, ())
 
     def after_fork(self) -> None:
@@ -239,6 +242,12 @@ class Hooks:
             self.names.add_root(module)
             self._hang_root(module)
             self._mark(torch, self.roles.of_root(module), [], False)
+
+    def _leaf_runs(self, tensor: Any) -> None:
+        """A root module was given a leaf: its gradient is one, too."""
+        with self._lock:
+            self.names.add(tensor, "argument of a root module")
+            self.roles.hook(tensor)
 
     def _optimizer_state_came(self, optimizer: Any) -> None:
         """A step of OPTIMIZER left allocations behind."""

@@ -116,7 +116,7 @@ class Roles:
             if not parameter.is_leaf:
                 return marked
             if parameter.requires_grad:
-                self._hook(parameter)
+                self.hook(parameter)
             # A backward of another thread replaces .grad without the GIL, and to
             # look at that moment is to crash. No check from Python is safe: the
             # GIL changes hands right behind it. Our hook tells of these gradients
@@ -140,7 +140,8 @@ class Roles:
                 marked.append((tensor, number, f"{path} of {owner}"))
         return marked
 
-    def _hook(self, parameter: Any) -> None:
+    def hook(self, parameter: Any) -> None:
+        """Hear of the gradients of a leaf that requires one."""
         address = id(parameter)
         known = self._hooked.get(address)
         if known is not None and known() is parameter:

@@ -226,10 +226,7 @@ def _unknown_lines(facts: dict[str, Any], width: int) -> list[str]:
     unknown = sum(facts["unknown"].values())
     if unknown < min(facts["peak"]["requested_bytes"] // 1000, 1 << 20):
         return []
-    words = [
-        f"{size_text(size)} {reason}"
-        for reason, size in facts["unknown"].items()
-    ]
+    words = [f"{size_text(size)} {reason}" for reason, size in facts["unknown"].items()]
     return _wrapped("unknown", _listed(words), width, " ") if words else []
 
 

@@ -83,18 +83,7 @@ def test_compiled(program: Program, backend: str) -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    [
-        "eager",
-        pytest.param(
-            "aot_eager",
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="grad mode is off inside CompiledFunction; an fx.GraphModule "
-                "on the stack hides the module that was called",
-            ),
-        ),
-    ],
+    ["eager", "aot_eager"],
 )
 def test_compiled_says_saved_and_where(program: Program, backend: str) -> None:
     torch._dynamo.reset()
@@ -268,11 +257,6 @@ def test_fsdp(program: Program, one_rank: Any) -> None:
         assert {"exp_avg of first.weight", "exp_avg_sq of first.weight"} <= owners
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="FSDP sets .grad itself: seen only where an optimizer makes state, once",
-)
 def test_fsdp_gradients(program: Program, one_rank: Any) -> None:
     if program.device == "cuda":
         pytest.skip("gloo has no reduce-scatter on a GPU; nccl is another program")

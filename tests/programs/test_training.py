@@ -355,11 +355,6 @@ def test_gradient_set_by_hand(program: Program) -> None:
     program.at("step").holds(parameter=size, gradient=size)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="gradients are heard of through hooks on parameters alone",
-)
 def test_gradient_of_an_input(program: Program) -> None:
     model = Scale(1009, program.device)
     size = f32(1009)
