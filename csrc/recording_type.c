@@ -489,7 +489,20 @@ recording_set_info(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
         PyErr_SetString(PyExc_TypeError, "info is a str");
         return -1;
     }
-    Py_SETREF(((recording_t *)self)->info, Py_NewRef(value));
+    /* What UTF-8 has not is escaped, as JSON does it too: a recording must
+     * not be lost for the sake of a file name. */
+    PyObject *bytes =
+        PyUnicode_AsEncodedString(value, "utf-8", "backslashreplace");
+    PyObject *info =
+        bytes == NULL
+            ? NULL
+            : PyUnicode_DecodeUTF8(PyBytes_AS_STRING(bytes),
+                                   PyBytes_GET_SIZE(bytes), "strict");
+    Py_XDECREF(bytes);
+    if (info == NULL) {
+        return -1;
+    }
+    Py_SETREF(((recording_t *)self)->info, info);
     return 0;
 }
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
 
+from memprof.careful import key_text
+
 
 class Found(NamedTuple):
     """Strong references: drop them soon."""
@@ -122,7 +124,8 @@ def tensors(module: Any, table: str) -> list[tuple[str, Any]]:
     wrappers, and ``getattr`` on a module may run anything.
     """
     try:
-        return [(k, v) for k, v in module.__dict__[table].items() if v is not None]
+        entries = module.__dict__[table].items()
+        return [(key_text(k), v) for k, v in entries if v is not None]
     except Exception:  # half made, scripted, or changed under us
         return []
 

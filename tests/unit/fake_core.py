@@ -234,6 +234,9 @@ class FakeCore(types.ModuleType):
         self.stacks.append(frames)
         return len(self.stacks) - 1
 
+    def take_hook_copies(self) -> int:
+        return 0
+
     def module_pre_hook(self, module: Any, args: Any) -> None:
         pass
 
