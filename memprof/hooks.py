@@ -112,6 +112,10 @@ class Hooks:
         if not heap.children(root) and not heap.tensors(root, "_parameters"):
             return  # a loss, say
         handles: list[Any] = []
+        if _changed_by_hooks(root):
+            self._root_handles[id(root)] = weakref.ref(root), handles
+            _remove(self._module_handles)
+            return
         try:
             handles.append(root.register_forward_pre_hook(_core.module_pre_hook))
             handles.append(_after(root.register_forward_hook))
@@ -272,6 +276,33 @@ def _backwards(torch: Any) -> tuple[CodeType, ...]:
     )
     codes = (getattr(function, "__code__", None) for function in functions)
     return tuple(code for code in codes if code is not None)
+
+
+def _changed_by_hooks(root: Any) -> bool:
+    """Whether a hook on ROOT would make it run, or be compiled, another way.
+
+    ``module.compile()``: hooks are guarded on, so that they cost a compilation
+    when they come and another when they go. And forwards that look whether there
+    are hooks (``nn.TransformerEncoderLayer``, all but the fused path).
+    The stack tells of such modules; only their arguments stay unmarked.
+    """
+    if root.__dict__.get("_compiled_call_impl") is not None:
+        return True
+    waiting: list[Any] = [getattr(type(root).forward, "__code__", None)]
+    while waiting:
+        code = waiting.pop()
+        if isinstance(code, CodeType):
+            if not _HOOK_TABLES.isdisjoint(code.co_names):
+                return True
+            for constant in code.co_consts:
+                if type(constant) is CodeType:
+                    waiting.append(constant)
+                elif type(constant) is str and constant in _HOOK_TABLES:
+                    return True
+    return False
+
+
+_HOOK_TABLES = frozenset(("_forward_hooks", "_forward_pre_hooks"))
 
 
 def _after(register: Any) -> Any:
