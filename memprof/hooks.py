@@ -288,7 +288,8 @@ def _changed_by_hooks(root: Any) -> bool:
     """
     if root.__dict__.get("_compiled_call_impl") is not None:
         return True
-    waiting: list[Any] = [getattr(type(root).forward, "__code__", None)]
+    forward = getattr(type(root), "forward", None)
+    waiting: list[Any] = [getattr(forward, "__code__", None)]
     while waiting:
         code = waiting.pop()
         if isinstance(code, CodeType):

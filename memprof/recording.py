@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memprof import _core
+from memprof import _core, files
 from memprof.moment import Moment
 from memprof.rows import (
     ALLOCATION_DTYPE,
@@ -122,7 +122,7 @@ def parse_device(device: object) -> int | None:
             index = operator.index(device)  # type: ignore[arg-type]
         except TypeError:
             text = str(device).strip().lower()
-            if text == "cpu":
+            if text in ("cpu", "cpu:0"):
                 return CPU
             if text == "cuda":
                 return None
@@ -398,8 +398,11 @@ class Recording:
 
         Raises:
             ValueError: no such device, or no such BY.
+            TypeError: BY is no text.
         """
         kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
+        if not isinstance(by, str):
+            raise TypeError(f"by={by!r}: a text, one of {_choices(kinds)}")
         if by not in kinds:
             raise ValueError(f"no timeline by {by!r}; choose {_choices(kinds)}")
         kind, labels = kinds[by]
@@ -607,10 +610,14 @@ class Recording:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to PATH, whole or not at all.
 
+        A file that is there keeps its mode, and a link still leads to it.
+
         Raises:
             OSError: the file cannot be written; names the path.
+            MemprofError: PATH is no regular file (a folder, a device, a pipe),
+                or a running profile streams to it.
         """
-        self._core.save(os.fspath(path))
+        self._core.save(files.save_target(path))
 
     def __repr__(self) -> str:
         where = ", ".join(self.devices) or "no devices"

@@ -44,6 +44,7 @@ class FakeRecording:
         self.start_wall_ns = 2
         self.finished = True
         self.damaged_bytes = 0
+        self.stream_errno = 0
 
     def events(self) -> bytes:
         return b""
