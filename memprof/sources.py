@@ -76,6 +76,7 @@ def open_follower(torch: Any, options: Options) -> Follower:
 
 def load_shim(torch: Any) -> str:
     """Load the shim that fits TORCH; return why that cannot be, or ``""``."""
+    from memprof.shim.elf import why_not_whole
     from memprof.shim.find import find_shim
     from memprof.shim.stamp import ShimUnavailable, TorchBuild
 
@@ -84,6 +85,9 @@ def load_shim(torch: Any) -> str:
     try:
         build = TorchBuild.of(torch)
         path = find_shim(torch)
+        why = why_not_whole(path)
+        if why:
+            return f"{path} cannot be loaded: {why}"
         _core.load_shim(str(path), build.public, build.stamp, build.cxx11_abi)
     except (ShimUnavailable, _core.ShimError) as problem:
         return str(problem)
