@@ -38,7 +38,7 @@ mp_drain_unlock(void)
     (void)pthread_mutex_unlock(&the_drain.lock);
 }
 
-void
+bool
 mp_drain_now(void)
 {
     mp_log_t *log = mp_hook_log();
@@ -46,6 +46,7 @@ mp_drain_now(void)
     const mp_event_t *events;
     /* What comes meanwhile waits: producers must not keep us here. */
     uint64_t left = mp_log_appended(log) - the_drain.drained;
+    bool any = left > 0;
     while (left > 0 && (events = mp_log_peek(log, &count), count > 0)) {
         count = count < BATCH_EVENTS ? count : BATCH_EVENTS;
         count = count < left ? count : (size_t)left;
@@ -56,6 +57,7 @@ mp_drain_now(void)
         the_drain.drained += count;
         left -= count;
     }
+    return any;
 }
 
 static void
@@ -82,7 +84,10 @@ drain_main(void *argument)
                                      &until);
         (void)pthread_mutex_unlock(&the_drain.wake_lock);
         mp_drain_lock();
-        mp_drain_now();
+        if (!mp_drain_now() && the_drain.receive != NULL) {
+            /* What was received may wait for its flush to the file. */
+            the_drain.receive(NULL, 0);
+        }
         mp_drain_unlock();
     }
     return NULL;

@@ -12,12 +12,13 @@
 void mp_drain_lock(void);
 void mp_drain_unlock(void);
 
-/* COUNT events in log order.  Called with the lock held, which it must not
- * give up. */
+/* COUNT events in log order; now and then 0, if none come: what waits for its
+ * time may be due.  Called with the lock held, which it must not give up. */
 typedef void (*mp_drain_receive_t)(const mp_event_t *events, size_t count);
 
-/* Hand on all events that are in the log now.  The lock is held. */
-void mp_drain_now(void);
+/* Hand on all events that are in the log now; whether there were any.  The
+ * lock is held. */
+bool mp_drain_now(void);
 
 /* Start the thread, unless it runs.  RECEIVE is the same in every call.  The
  * lock is held.  MP_ERR_NOMEM: no thread could be made. */

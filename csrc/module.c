@@ -76,6 +76,30 @@ mp_path_bytes(PyObject *path)
     return PyUnicode_FSConverter(path, &bytes) ? bytes : NULL;
 }
 
+bool
+mp_intern_object(mp_intern_t *intern, PyObject *text, uint32_t *id)
+{
+    Py_ssize_t length;
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, &length);
+    if (bytes != NULL) {
+        *id = mp_intern_string(intern, bytes, (size_t)length);
+        return true;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+        return false;
+    }
+    PyErr_Clear(); /* expected: lone surrogates */
+    PyObject *escaped =
+        PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+    if (escaped == NULL) {
+        return false;
+    }
+    *id = mp_intern_string(intern, PyBytes_AS_STRING(escaped),
+                           (size_t)PyBytes_GET_SIZE(escaped));
+    Py_DECREF(escaped);
+    return true;
+}
+
 /* ---- the shim
  * ---------------------------------------------------------------- */
 
@@ -243,8 +267,8 @@ intern_frames(mp_intern_t *intern, PyObject *frames)
     }
     Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
     for (Py_ssize_t i = count; i-- > 0;) {
-        const char *function, *file;
-        Py_ssize_t function_length, file_length;
+        PyObject *function_object, *file_object;
+        uint32_t function, file;
         unsigned int line;
         PyObject *frame = PySequence_Fast_GET_ITEM(fast, i);
         if (!PyTuple_Check(frame)) {
@@ -253,17 +277,15 @@ intern_frames(mp_intern_t *intern, PyObject *frames)
             stack = MP_NO_INDEX;
             break;
         }
-        if (!PyArg_ParseTuple(frame, "s#s#I", &function, &function_length,
-                              &file, &file_length, &line)) {
+        if (!PyArg_ParseTuple(frame, "OOI", &function_object, &file_object,
+                              &line) ||
+            !mp_intern_object(intern, function_object, &function) ||
+            !mp_intern_object(intern, file_object, &file)) {
             stack = MP_NO_INDEX;
             break;
         }
-        stack = mp_intern_stack(
-            intern, stack,
-            mp_intern_frame(
-                intern,
-                mp_intern_string(intern, function, (size_t)function_length),
-                mp_intern_string(intern, file, (size_t)file_length), line));
+        stack = mp_intern_stack(intern, stack,
+                                mp_intern_frame(intern, function, file, line));
         if (stack == MP_NO_INDEX) {
             PyErr_NoMemory();
             break;
@@ -358,12 +380,10 @@ feed(PyObject *Py_UNUSED(self), PyObject *object)
 static PyObject *
 intern_string(PyObject *self, PyObject *argument)
 {
-    Py_ssize_t length;
-    const char *text = PyUnicode_AsUTF8AndSize(argument, &length);
-    if (text == NULL) {
+    uint32_t id;
+    if (!mp_intern_object(mp_hook_intern(), argument, &id)) {
         return NULL;
     }
-    uint32_t id = mp_intern_string(mp_hook_intern(), text, (size_t)length);
     if (id == MP_NO_INDEX) {
         return mp_raise(mp_state_of(self), MP_ERR_NOMEM, NULL, 0, NULL);
     }
@@ -581,9 +601,11 @@ core_exec(PyObject *module)
         module, &mp_session_spec, NULL);
     state->recording_type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, &mp_recording_spec, NULL);
+    state->module_hook_type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, &mp_module_hook_spec, NULL);
     if (state->shim_error == NULL || state->rows_type == NULL ||
         state->session_type == NULL || state->recording_type == NULL ||
-        !mp_pyhooks_init(state) ||
+        state->module_hook_type == NULL || !mp_pyhooks_init(state, module) ||
         PyModule_AddObjectRef(module, "Error", state->error) != 0 ||
         PyModule_AddObjectRef(module, "ShimError", state->shim_error) != 0 ||
         PyModule_AddType(module, state->session_type) != 0 ||
@@ -614,6 +636,7 @@ core_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->rows_type);
     Py_VISIT(state->session_type);
     Py_VISIT(state->recording_type);
+    Py_VISIT(state->module_hook_type);
     return mp_pyhooks_traverse(state, visit, arg);
 }
 
@@ -626,6 +649,7 @@ core_clear(PyObject *module)
     Py_CLEAR(state->rows_type);
     Py_CLEAR(state->session_type);
     Py_CLEAR(state->recording_type);
+    Py_CLEAR(state->module_hook_type);
     mp_pyhooks_clear(state);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* pyhooks.c - C callables that torch calls as hooks, and what they know.
  *
  * Hooks on root modules, on optimizers' steps and on the gradients of
- * parameters run often, so they are C functions.  They return None and never
+ * parameters run often, so they are C.  They return None and never
  * raise into the training code.  (Modules inside a root are found on the
  * Python stack, pystack.h: a hook on every module would cost more than all
  * else.  Where stacks cannot be walked the same functions serve as torch's
@@ -14,7 +14,9 @@
 #include "pystack.h"
 #include "state.h"
 
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 static mp_names_t *the_parameter_names; /* made at init, lives for ever */
 
@@ -191,8 +193,22 @@ mark_inputs(mp_module_state_t *state, PyObject *object, uint32_t owner,
     }
 }
 
-/* ---- the hooks
- * ----------------------------------------------------------------- */
+/* ---- the hooks of modules
+ *
+ * A copy or a pickle of a model takes its hooks along, and would keep ours for
+ * ever.  So they are no functions, which copies share and pickles look up by
+ * name, but objects that say what a copy of them is: a callable of the
+ * standard library that takes anything and does nothing. */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *weak_references; /* torch._dynamo's guards make them */
+    const char *name;
+} module_hook_t;
+
+/* Copies made since they were last asked for; the GIL guards it. */
+static unsigned long the_hook_copies;
 
 static bool
 enough(const char *name, Py_ssize_t count, Py_ssize_t least)
@@ -206,15 +222,17 @@ enough(const char *name, Py_ssize_t count, Py_ssize_t least)
 }
 
 static PyObject *
-module_pre_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
+module_pre_hook(PyObject *self, PyObject *const *args, size_t flagged_count,
+                PyObject *Py_UNUSED(names))
 {
+    Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
     if (!enough("module_pre_hook", count, 1)) {
         return NULL;
     }
     if (mp_hook_wanted() == 0) {
         Py_RETURN_NONE;
     }
-    mp_module_state_t *state = mp_state_of(self);
+    mp_module_state_t *state = mp_state_of_type(Py_TYPE(self));
     PyObject *module = args[0];
     bool root = !mp_hook_in_module();
     uint32_t name = name_of(module);
@@ -236,15 +254,157 @@ module_pre_hook(PyObject *self, PyObject *const *args, Py_ssize_t count)
 }
 
 static PyObject *
-module_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
+module_hook(PyObject *Py_UNUSED(self), PyObject *const *args,
+            size_t flagged_count, PyObject *Py_UNUSED(names))
 {
-    if (!enough("module_hook", count, 1)) {
+    if (!enough("module_hook", PyVectorcall_NARGS(flagged_count), 1)) {
         return NULL;
     }
     uint32_t name = name_of(args[0]);
     mp_hook_module_end(name == MP_NO_INDEX ? type_name(args[0]) : name);
     Py_RETURN_NONE;
 }
+
+/* getattr(contextlib.nullcontext(), "__exit__"). */
+static PyObject *
+module_hook_reduce(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(protocol))
+{
+    PyObject *builtins = PyImport_ImportModule("builtins");
+    PyObject *contextlib = PyImport_ImportModule("contextlib");
+    PyObject *get = NULL, *nothing = NULL, *reduced = NULL;
+    if (builtins != NULL && contextlib != NULL) {
+        get = PyObject_GetAttrString(builtins, "getattr");
+        nothing = PyObject_CallMethod(contextlib, "nullcontext", NULL);
+    }
+    if (get != NULL && nothing != NULL) {
+        reduced = Py_BuildValue("O(Os)", get, nothing, "__exit__");
+        the_hook_copies += reduced != NULL;
+    }
+    Py_XDECREF(builtins);
+    Py_XDECREF(contextlib);
+    Py_XDECREF(get);
+    Py_XDECREF(nothing);
+    return reduced;
+}
+
+static PyObject *
+take_hook_copies(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    unsigned long copies = the_hook_copies;
+    the_hook_copies = 0;
+    return PyLong_FromUnsignedLong(copies);
+}
+
+static PyObject *
+module_hook_name(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyUnicode_FromString(((module_hook_t *)self)->name);
+}
+
+/* torch._dynamo asks whether a hook is a function before it lets us say what
+ * it means inside of a graph. It is one in all but its type. */
+static PyObject *
+module_hook_class(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)&PyCFunction_Type);
+}
+
+/* torch.jit.script asks for these of each hook before anything else. */
+static PyObject *
+module_hook_globals(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
+{
+    PyErr_SetString(
+        PyExc_AttributeError,
+        "memprof's hooks cannot be scripted: call torch.jit.script "
+        "before memprof.profile starts, or after it has stopped");
+    return NULL;
+}
+
+static PyObject *
+module_hook_repr(PyObject *self)
+{
+    return PyUnicode_FromFormat("<memprof's %s>",
+                                ((module_hook_t *)self)->name);
+}
+
+static int
+module_hook_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static void
+module_hook_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    PyObject_ClearWeakRefs(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef module_hook_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(module_hook_t, vectorcall),
+     READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET,
+     offsetof(module_hook_t, weak_references), READONLY, NULL},
+    {0},
+};
+
+static PyGetSetDef module_hook_getset[] = {
+    {"__class__", module_hook_class, NULL, NULL, NULL},
+    {"__globals__", module_hook_globals, NULL, NULL, NULL},
+    {"__name__", module_hook_name, NULL, NULL, NULL},
+    {"__qualname__", module_hook_name, NULL, NULL, NULL},
+    {0},
+};
+
+static PyMethodDef module_hook_methods[] = {
+    {"__reduce__", module_hook_reduce, METH_NOARGS, NULL},
+    {"__reduce_ex__", module_hook_reduce, METH_O, NULL},
+    {0},
+};
+
+static PyType_Slot module_hook_slots[] = {
+    {Py_tp_doc, "A forward hook whose copies do nothing."},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_repr, module_hook_repr},
+    {Py_tp_traverse, module_hook_traverse},
+    {Py_tp_dealloc, module_hook_dealloc},
+    {Py_tp_members, module_hook_members},
+    {Py_tp_getset, module_hook_getset},
+    {Py_tp_methods, module_hook_methods},
+    {0, NULL},
+};
+
+PyType_Spec mp_module_hook_spec = {
+    .name = "memprof._core.ModuleHook",
+    .basicsize = sizeof(module_hook_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = module_hook_slots,
+};
+
+static bool
+add_module_hook(const mp_module_state_t *state, PyObject *module,
+                const char *name, vectorcallfunc function)
+{
+    module_hook_t *hook = (module_hook_t *)state->module_hook_type->tp_alloc(
+        state->module_hook_type, 0);
+    if (hook == NULL) {
+        return false;
+    }
+    hook->vectorcall = function;
+    hook->name = name;
+    bool added = PyModule_AddObjectRef(module, name, (PyObject *)hook) == 0;
+    Py_DECREF(hook);
+    return added;
+}
+
+/* ---- the hooks of optimizers and parameters
+ * ------------------------------------------ */
 
 /* The gradient that a parameter was last seen with: most gradients are told
  * by the parameter's hook, and that is known here by two addresses.  A stale
@@ -365,10 +525,10 @@ mark_role(PyObject *Py_UNUSED(self), PyObject *args)
 {
     unsigned long long addr;
     int device, role;
-    const char *owner;
-    Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "Kiis#:mark_role", &addr, &device, &role,
-                          &owner, &length)) {
+    PyObject *text;
+    uint32_t owner;
+    if (!PyArg_ParseTuple(args, "KiiO:mark_role", &addr, &device, &role,
+                          &text)) {
         return NULL;
     }
     if (device < MP_DEVICE_CPU || device > INT16_MAX || role < 0 ||
@@ -376,8 +536,10 @@ mark_role(PyObject *Py_UNUSED(self), PyObject *args)
         PyErr_SetString(PyExc_ValueError, "no such device or role");
         return NULL;
     }
-    mp_hook_role(addr, (int16_t)device, (mp_role_t)role,
-                 mp_intern_string(mp_hook_intern(), owner, (size_t)length));
+    if (!mp_intern_object(mp_hook_intern(), text, &owner)) {
+        return NULL;
+    }
+    mp_hook_role(addr, (int16_t)device, (mp_role_t)role, owner);
     Py_RETURN_NONE;
 }
 
@@ -391,16 +553,16 @@ mark_tensors(PyObject *self, PyObject *items)
     }
     long marked = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
-        PyObject *tensor;
+        PyObject *tensor, *text;
         int role;
-        const char *owner;
-        Py_ssize_t length;
+        uint32_t owner;
         uint64_t addr;
         int16_t device;
         PyObject *item = Py_NewRef(PyList_GET_ITEM(items, i));
         if (!PyTuple_Check(item) ||
-            !PyArg_ParseTuple(item, "Ois#:mark_tensors", &tensor, &role,
-                              &owner, &length)) {
+            !PyArg_ParseTuple(item, "OiO:mark_tensors", &tensor, &role,
+                              &text) ||
+            !mp_intern_object(mp_hook_intern(), text, &owner)) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "a tuple is expected");
             }
@@ -409,9 +571,7 @@ mark_tensors(PyObject *self, PyObject *items)
         }
         if (role >= 0 && role <= MP_ROLE_INPUT &&
             storage_of(state, tensor, &addr, &device)) {
-            mp_hook_role(
-                addr, device, (mp_role_t)role,
-                mp_intern_string(mp_hook_intern(), owner, (size_t)length));
+            mp_hook_role(addr, device, (mp_role_t)role, owner);
             marked++;
         }
         Py_DECREF(item);
@@ -423,17 +583,15 @@ static PyObject *
 name_object(PyObject *self, PyObject *args)
 {
     mp_module_state_t *state = mp_state_of(self);
-    PyObject *object;
-    const char *name;
-    Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "Os#:name_object", &object, &name, &length)) {
+    PyObject *object, *text;
+    uint32_t name;
+    if (!PyArg_ParseTuple(args, "OO:name_object", &object, &text) ||
+        !mp_intern_object(mp_hook_intern(), text, &name)) {
         return NULL;
     }
     mp_names_t *names = is_tensor(state, object) ? the_parameter_names
                                                  : mp_hook_module_names();
-    mp_status_t status =
-        mp_names_put(names, (uintptr_t)object,
-                     mp_intern_string(mp_hook_intern(), name, (size_t)length));
+    mp_status_t status = mp_names_put(names, (uintptr_t)object, name);
     if (status != MP_OK) {
         return mp_raise(state, MP_ERR_NOMEM, "naming an object", 0, NULL);
     }
@@ -516,10 +674,7 @@ set_codes(PyObject *self, PyObject *args)
 }
 
 PyMethodDef mp_pyhooks_methods[] = {
-    {"module_pre_hook", (PyCFunction)(void (*)(void))module_pre_hook,
-     METH_FASTCALL, NULL},
-    {"module_hook", (PyCFunction)(void (*)(void))module_hook, METH_FASTCALL,
-     NULL},
+    {"take_hook_copies", take_hook_copies, METH_NOARGS, NULL},
     {"optimizer_pre_hook", (PyCFunction)(void (*)(void))optimizer_pre_hook,
      METH_FASTCALL, NULL},
     {"optimizer_post_hook", (PyCFunction)(void (*)(void))optimizer_post_hook,
@@ -536,7 +691,7 @@ PyMethodDef mp_pyhooks_methods[] = {
 };
 
 bool
-mp_pyhooks_init(mp_module_state_t *state)
+mp_pyhooks_init(mp_module_state_t *state, PyObject *module)
 {
     if (the_parameter_names == NULL) {
         the_parameter_names = mp_names_new();
@@ -550,7 +705,10 @@ mp_pyhooks_init(mp_module_state_t *state)
     return the_parameter_names != NULL && state->str_untyped_storage != NULL &&
            state->str_data_ptr != NULL && state->str_get_device != NULL &&
            state->str_grad != NULL && state->str_requires_grad != NULL &&
-           state->str_is_leaf != NULL;
+           state->str_is_leaf != NULL &&
+           add_module_hook(state, module, "module_pre_hook",
+                           module_pre_hook) &&
+           add_module_hook(state, module, "module_hook", module_hook);
 }
 
 int

@@ -7,8 +7,11 @@
 #include "timeline.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct {
     PyObject_HEAD
@@ -378,16 +381,29 @@ recording_timeline(PyObject *self, PyObject *args)
     return Py_BuildValue("(NNN)", event, time, values);
 }
 
-/* Write everything to PATH_TMP and move it to PATH.  Without the GIL. */
+/* A file of the name TEMPORARY that nobody else may read: what it takes the
+ * place of may be private.  False: it is made by whoever opens it. */
+static bool
+make_private(const char *temporary)
+{
+    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    return file >= 0 && close(file) == 0;
+}
+
+/* Write everything to TEMPORARY and move it to PATH, whose mode stays if it is
+ * there.  Without the GIL. */
 static mp_status_t
 save_to(const recording_t *recording, const char *path, const char *temporary,
         const char *info, size_t info_length, int *saved_errno)
 {
     mp_recording_writer_t *writer;
+    struct stat before;
+    bool replaces = stat(path, &before) == 0 && make_private(temporary);
     mp_status_t status = mp_recording_writer_open(
         temporary, recording->intern, recording->start_ns,
         recording->start_wall_ns, &writer, saved_errno);
     if (status != MP_OK) {
+        (void)remove(temporary);
         return status;
     }
     errno = 0;
@@ -401,6 +417,9 @@ save_to(const recording_t *recording, const char *path, const char *temporary,
     }
     if (status == MP_OK) {
         status = closed;
+    }
+    if (status == MP_OK && replaces) {
+        (void)chmod(temporary, before.st_mode & 07777);
     }
     if (status == MP_OK && rename(temporary, path) != 0) {
         *saved_errno = errno;
@@ -489,7 +508,20 @@ recording_set_info(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
         PyErr_SetString(PyExc_TypeError, "info is a str");
         return -1;
     }
-    Py_SETREF(((recording_t *)self)->info, Py_NewRef(value));
+    /* What UTF-8 has not is escaped, as JSON does it too: a recording must
+     * not be lost for the sake of a file name. */
+    PyObject *bytes =
+        PyUnicode_AsEncodedString(value, "utf-8", "backslashreplace");
+    PyObject *info =
+        bytes == NULL
+            ? NULL
+            : PyUnicode_DecodeUTF8(PyBytes_AS_STRING(bytes),
+                                   PyBytes_GET_SIZE(bytes), "strict");
+    Py_XDECREF(bytes);
+    if (info == NULL) {
+        return -1;
+    }
+    Py_SETREF(((recording_t *)self)->info, info);
     return 0;
 }
 

@@ -240,7 +240,7 @@ static void
 stop_locked(mp_session_t *session)
 {
     char ignored[256];
-    mp_drain_now();
+    (void)mp_drain_now();
     leave_list(session);
     session->running = false;
     mp_seeding_end(&session->seeding);
@@ -299,7 +299,7 @@ start_locked(mp_session_t *session, bool seeding, bool *took_over, char *error,
         return status;
     }
     session->used = true;
-    mp_drain_now();
+    (void)mp_drain_now();
     for (mp_session_t *other = the_engine.sessions; other != NULL;
          other = other->next) {
         if (other->seeding.waiting ||
@@ -366,7 +366,7 @@ mp_session_seed(mp_session_t *session, const mp_event_t *events, size_t count)
         mp_drain_unlock();
         return MP_ERR_STATE;
     }
-    mp_drain_now();
+    (void)mp_drain_now();
     mp_seeding_finish(&session->seeding, events, count, deliver_to, session);
     mp_drain_unlock();
     return MP_OK;
@@ -401,7 +401,7 @@ mp_session_step(mp_session_t *session, int32_t number)
     }
     while (!mp_hook_feed(&event, 1)) { /* a step must not be lost */
         mp_drain_lock();
-        mp_drain_now();
+        (void)mp_drain_now();
         mp_drain_unlock();
     }
     return MP_OK;
@@ -438,7 +438,7 @@ mp_session_window_begin(mp_session_t *session, const char *path,
         mp_drain_unlock();
         return MP_ERR_STATE;
     }
-    mp_drain_now();
+    (void)mp_drain_now();
     mp_window_options_t options = window_options(session);
     mp_status_t status =
         mp_window_open(&session->window, &options, path, saved_errno);
@@ -465,7 +465,7 @@ mp_session_window_end(mp_session_t *session, mp_window_t *out)
         mp_drain_unlock();
         return MP_ERR_STATE;
     }
-    mp_drain_now();
+    (void)mp_drain_now();
     mp_event_t mark = own_event(session, MP_EVENT_WINDOW_END);
     mark.step = mp_tracker_step(session->follower);
     (void)mp_tracker_apply(session->follower, &mark);
@@ -486,7 +486,7 @@ mp_session_window_copy(mp_session_t *session, mp_window_t *out)
         mp_drain_unlock();
         return MP_ERR_STATE;
     }
-    mp_drain_now();
+    (void)mp_drain_now();
     mp_status_t status = mp_window_copy(&session->window, out);
     mp_window_options_t options = window_options(session);
     mp_drain_unlock();
@@ -512,7 +512,7 @@ lock_drained(const mp_session_t *session)
 {
     mp_drain_lock();
     if (session->running) {
-        mp_drain_now();
+        (void)mp_drain_now();
     }
 }
 

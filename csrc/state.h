@@ -19,6 +19,7 @@ typedef struct {
     PyTypeObject *rows_type;
     PyTypeObject *session_type;
     PyTypeObject *recording_type;
+    PyTypeObject *module_hook_type;
     /* pyhooks.c */
     PyObject *tensor_type;        /* or NULL */
     PyObject *on_root_module;     /* or NULL */
@@ -41,6 +42,11 @@ PyObject *mp_raise(mp_module_state_t *state, mp_status_t status,
 /* The file system's spelling of PATH (str, bytes or os.PathLike), as a bytes
  * object; NULL with an exception. */
 PyObject *mp_path_bytes(PyObject *path);
+
+/* The id of TEXT, a str, in *ID; MP_NO_INDEX if there is no memory for it.
+ * What UTF-8 has not (lone surrogates: file names, odd attributes) is escaped.
+ * False with an exception if it is no str. */
+bool mp_intern_object(mp_intern_t *intern, PyObject *text, uint32_t *id);
 
 /* ---- arrays.c: memory that NumPy reads in place ----------------------------
  */
@@ -69,6 +75,7 @@ PyObject *mp_stack_tuple(const mp_intern_t *intern, uint32_t stack);
 extern PyType_Spec mp_rows_spec;
 extern PyType_Spec mp_session_spec;
 extern PyType_Spec mp_recording_spec;
+extern PyType_Spec mp_module_hook_spec;
 
 /* A Recording that takes over WINDOW (cleared in any case). */
 PyObject *mp_recording_from_window(mp_module_state_t *state,
@@ -83,7 +90,8 @@ PyObject *mp_instances(PyObject *module, PyObject *set);
 
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
-bool mp_pyhooks_init(mp_module_state_t *state);
+/* MODULE gets the two hooks of torch.nn.Module as attributes. */
+bool mp_pyhooks_init(mp_module_state_t *state, PyObject *module);
 int mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg);
 void mp_pyhooks_clear(mp_module_state_t *state);
 

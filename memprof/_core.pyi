@@ -93,7 +93,12 @@ def set_callbacks(
     a leaf that requires a gradient.  Exceptions in them are reported as unraisable
     and never reach the training code.  None: nobody listens."""
 
-# Hooks to be registered with torch as they are; each returns None.
+def take_hook_copies() -> int:
+    """How often a module hook was copied or pickled since the last call. Such a
+    copy is ``contextlib.nullcontext().__exit__``."""
+
+# Hooks to be registered with torch as they are; each returns None. Those of
+# modules are objects that call themselves functions.
 def module_pre_hook(module: Any, args: Any, /) -> None: ...
 def module_hook(module: Any, args: Any, output: Any = ..., /) -> None: ...
 def optimizer_pre_hook(optimizer: Any, args: Any, kwargs: Any, /) -> None: ...

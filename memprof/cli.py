@@ -60,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from memprof._core import Error
 
     args = parser().parse_args(arguments)
+    if sys.stdout is None:  # closed before we began
+        print("memprof: error: standard output is closed", file=sys.stderr)
+        return FAILED
     try:
         code: int = args.run(args)
         sys.stdout.flush()

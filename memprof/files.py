@@ -1,8 +1,112 @@
-"""Files that will be written: what is wrong with a path is said in a sentence."""
+"""The files that recordings are written to: who writes which, and where to.
+
+A file that is being streamed to is locked (``flock``), so that neither another
+profile, of this process or another, nor ``save`` takes it for its own.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+from typing import Any
+
+from memprof.errors import MemprofError
+
+Path = str | os.PathLike[str]
+
+_claimed: set[int] = set()
+
+
+class Claim:
+    """A file that one profile streams to.
+
+    Attributes:
+        path: As the profile was given it.
+        is_new: It was not there before.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Take the file for this profile, making it if need be.
+
+        Raises:
+            OSError: It cannot be written.
+            MemprofError: Somebody streams to it, or it is no regular file.
+        """
+        self.path = path
+        check_regular(path, "path")
+        self.is_new = not os.path.exists(path)
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        _claimed.add(self._handle)
+        if not _lock(self._handle):
+            self._close()
+            raise MemprofError(
+                f"path={path!r}: another running profile streams to this file"
+            )
+
+    def is_gone(self) -> bool:
+        """Whether the file was deleted since."""
+        return os.fstat(self._handle).st_nlink == 0
+
+    def release(self) -> None:
+        """Let others have the file."""
+        if self._handle in _claimed:
+            try:
+                # Not by closing alone: a forked child may share the handle.
+                fcntl.flock(self._handle, fcntl.LOCK_UN)
+            except OSError:  # a file system without locks
+                pass
+            self._close()
+
+    def discard(self) -> None:
+        """Release the file; one that we made and nobody wrote to goes."""
+        if self.is_new:
+            try:
+                os.unlink(self.path)
+            except OSError:  # somebody was quicker
+                pass
+        self.release()
+
+    def _close(self) -> None:
+        _claimed.discard(self._handle)
+        os.close(self._handle)
+
+
+def _lock(handle: int) -> bool:
+    """Lock a file; False if somebody else has."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def check_regular(path: Path, name: str) -> None:
+    """Refuse what is there and is no file for bytes.
+
+    Raises:
+        IsADirectoryError: It is a folder.
+        MemprofError: It is a device, a pipe or a socket.
+        OSError: It cannot be looked at.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    kinds: tuple[tuple[Any, str], ...] = (
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"{name}={os.fspath(path)!r} is a folder")
+    if not stat.S_ISREG(mode):
+        what = next((text for test, text in kinds if test(mode)), "a device")
+        raise MemprofError(
+            f"{name}={os.fspath(path)!r} is {what}; a recording is written to a "
+            "regular file"
+        )
 
 
 def check_folder(path: str | os.PathLike[str], what: str = "") -> None:
@@ -35,3 +139,37 @@ def check_writable(path: str | os.PathLike[str], what: str = "") -> None:
     target = path if os.path.exists(path) else folder
     if not os.access(target, os.W_OK):
         raise PermissionError(f"{what}{path!r} cannot be written")
+
+
+def save_target(path: Path) -> str:
+    """Return the file behind PATH, which may be replaced by a whole new one.
+
+    Raises:
+        MemprofError: It is no regular file, or a running profile streams to it.
+        OSError: It cannot be looked at.
+    """
+    check_regular(path, "path")
+    # A link stays one: what it leads to is replaced, even if that is not there.
+    target = os.path.realpath(path) if os.path.islink(path) else path
+    try:
+        handle = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # none yet, or not to be read: replaced all the same
+        return os.fspath(target)
+    try:
+        if not _lock(handle):
+            raise MemprofError(
+                f"{os.fspath(path)!r}: a running profile streams to this file; save "
+                "to another one, or after stop()"
+            )
+    finally:
+        os.close(handle)
+    return os.fspath(target)
+
+
+def _after_fork() -> None:
+    """A child has no part in what its parent streams to."""
+    while _claimed:
+        os.close(_claimed.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork)

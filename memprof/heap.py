@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from memprof import _core
+from memprof.careful import key_text
 
 
 class Found(NamedTuple):
@@ -86,7 +87,8 @@ def tensors(module: Any, table: str) -> list[tuple[str, Any]]:
     wrappers, and ``getattr`` on a module may run anything.
     """
     try:
-        return [(k, v) for k, v in module.__dict__[table].items() if v is not None]
+        entries = module.__dict__[table].items()
+        return [(key_text(k), v) for k, v in entries if v is not None]
     except Exception:  # half made, scripted, or changed under us
         return []
 

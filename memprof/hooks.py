@@ -11,15 +11,16 @@ serve while no model is known yet, and where stacks cannot be walked.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
 import weakref
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
-from memprof import _core, cuda, heap
+from memprof import _core, careful, cuda, heap
 from memprof.modules import Names
 from memprof.roles import Marked, Roles
 
@@ -71,6 +72,7 @@ class Hooks:
             self._with_modules -= modules
             if self._with_modules <= 0:
                 self._take_off_modules()
+                self._clean_copies()
             if self._holders <= 0:
                 self._take_off()
 
@@ -111,6 +113,10 @@ class Hooks:
         if known is not None and known[0]() is root:
             return
         handles: list[Any] = []
+        if _changed_by_hooks(root):
+            self._root_handles[id(root)] = weakref.ref(root), handles
+            _remove(self._module_handles)
+            return
         try:
             handles.append(root.register_forward_pre_hook(_core.module_pre_hook))
             handles.append(_after(root.register_forward_hook))
@@ -127,6 +133,13 @@ class Hooks:
             _remove(handles)
         self._root_handles.clear()
         self._met.clear()
+
+    def _clean_copies(self, modules: list[Any] | None = None) -> None:
+        """Take what a copy of our hooks left off MODULES, or off all there are."""
+        if _core.take_hook_copies():
+            if modules is None:
+                modules = heap.look(sys.modules["torch"], tensors=False).modules
+            careful.each(_clean_copy, modules)
 
     def _take_off(self) -> None:
         self._holders = self._with_modules = 0
@@ -188,12 +201,14 @@ class Hooks:
         """
         found = heap.look(torch, tensors=cpu)
         with self._lock:
-            for root in heap.roots(found.modules):
-                self.names.add_root(root)
-                self._hang_root(root)
-            for optimizer in found.optimizers:
-                self.roles.add_optimizer(optimizer)
+            self._clean_copies(found.modules)
+            careful.each(self._meet_root, heap.roots(found.modules))
+            careful.each(self.roles.add_optimizer, found.optimizers)
             return self._mark(torch, self.roles.everything(), found.tensors, cpu)
+
+    def _meet_root(self, root: Any) -> None:
+        self.names.add_root(root)
+        self._hang_root(root)
 
     def meet_strangers(self, torch: Any) -> None:
         """Learn of models that were made or first run since the last look.
@@ -218,8 +233,7 @@ class Hooks:
         are found, new models are not.
         """
         with self._lock:
-            for root in self.names.roots():
-                self.names.add_root(root)
+            careful.each(self.names.add_root, self.names.roots())
             self._mark(torch, self.roles.everything(), [], False)
 
     def _mark(
@@ -239,9 +253,9 @@ class Hooks:
 
         self.tell_dynamo()
         with self._lock:
-            self.names.add_root(module)
-            self._hang_root(module)
-            self._mark(torch, self.roles.of_root(module), [], False)
+            careful.each(self._meet_root, [module])
+            found = careful.gathered(self.roles.of_root, [module])
+            self._mark(torch, found, [], False)
 
     def _leaf_runs(self, tensor: Any) -> None:
         """A root module was given a leaf: its gradient is one, too."""
@@ -254,8 +268,9 @@ class Hooks:
         import torch
 
         with self._lock:
-            self.roles.add_optimizer(optimizer)
-            self._mark(torch, self.roles.of_optimizer(optimizer), [], False)
+            careful.each(self.roles.add_optimizer, [optimizer])
+            found = careful.gathered(self.roles.of_optimizer, [optimizer])
+            self._mark(torch, found, [], False)
 
 
 def _backwards(torch: Any) -> tuple[CodeType, ...]:
@@ -270,6 +285,34 @@ def _backwards(torch: Any) -> tuple[CodeType, ...]:
     return tuple(code for code in codes if code is not None)
 
 
+def _changed_by_hooks(root: Any) -> bool:
+    """Whether a hook on ROOT would make it run, or be compiled, another way.
+
+    ``module.compile()``: hooks are guarded on, so that they cost a compilation
+    when they come and another when they go. And forwards that look whether there
+    are hooks (``nn.TransformerEncoderLayer``, all but the fused path).
+    The stack tells of such modules; only their arguments stay unmarked.
+    """
+    if root.__dict__.get("_compiled_call_impl") is not None:
+        return True
+    forward = getattr(type(root), "forward", None)
+    waiting: list[Any] = [getattr(forward, "__code__", None)]
+    while waiting:
+        code = waiting.pop()
+        if isinstance(code, CodeType):
+            if not _HOOK_TABLES.isdisjoint(code.co_names):
+                return True
+            for constant in code.co_consts:
+                if type(constant) is CodeType:
+                    waiting.append(constant)
+                elif type(constant) is str and constant in _HOOK_TABLES:
+                    return True
+    return False
+
+
+_HOOK_TABLES = frozenset(("_forward_hooks", "_forward_pre_hooks"))
+
+
 def _after(register: Any) -> Any:
     """Register the hook for the end of a forward, an exception's included."""
     options = cuda.accepted(register, {"always_call": True, "with_kwargs": False})
@@ -278,9 +321,22 @@ def _after(register: Any) -> Any:
 
 def _remove(handles: list[Any]) -> None:
     """Take hooks off and forget them."""
-    for handle in handles:
-        handle.remove()
+    careful.each(lambda handle: handle.remove(), handles)
     handles.clear()
+
+
+def _clean_copy(module: Any) -> None:
+    """Take the hooks off a copied module that stand where the original had ours."""
+    tables = module.__dict__
+    for name in ("_forward_pre_hooks", "_forward_hooks"):
+        for key, hook in list((tables.get(name) or {}).items()):
+            if type(hook) is MethodType and hook.__func__ is _NOTHING:
+                for table in (name, f"{name}_with_kwargs", f"{name}_always_called"):
+                    (tables.get(table) or {}).pop(key, None)
+
+
+_NOTHING = contextlib.nullcontext.__exit__
+"""What a copied or pickled module hook of the core has become."""
 
 
 def adopt(tensors: list[Any]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 from memprof import _core, heap
+from memprof.careful import class_name
 
 
 class _Named(weakref.ref[Any]):
@@ -90,7 +91,7 @@ class Names:
         name = self.name(module)
         if root is not None and root() is module and name == root.root:
             return self._prefix(root.root)
-        return f"{name or type(module).__name__}."
+        return f"{name or class_name(module)}."
 
     def _prefix(self, title: str) -> str:
         """Return what the names of the parts of a model begin with."""
@@ -103,7 +104,7 @@ class Names:
 
     def _title(self, root: Any) -> str:
         """Choose what a new root is called: its class, numbered if need be."""
-        name = type(root).__name__
+        name = class_name(root)
         if not heap.children(root) and not heap.tensors(root, "_parameters"):
             return name  # a loss, say: made anew each step, always the same
         if self._bare_class is None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core
+from memprof.options import check_whole
 from memprof.rows import NO_INDEX, Ints, Rows
 
 if TYPE_CHECKING:
@@ -290,12 +291,15 @@ class Moment:
 
         Raises:
             ValueError: BY has no such key, or LIMIT is below 0.
+            TypeError: LIMIT is no whole number.
         """
         keys = (by,) if isinstance(by, str) else tuple(by)
         unknown = [key for key in keys if key not in KEYS]
         if unknown or not keys:
             what = repr(unknown[0]) if unknown else "nothing"
             raise ValueError(f"cannot divide by {what}; choose {', '.join(KEYS)}")
+        if limit is not None:
+            check_whole(limit=limit)
         if limit is not None and limit < 0:
             raise ValueError(f"limit must be 0 or more, not {limit}")
         return self._divided(self._index(), keys, limit)

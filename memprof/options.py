@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -32,15 +34,46 @@ class Options(NamedTuple):
         return ALL_OPS if self.ops else BACKWARD_AND_REGIONS
 
 
+MOST_BUDGET = sys.maxsize // 4
+"""Far more than any address space has; what the core reckons with."""
+
+
 def check_budgets(**budgets: object) -> None:
     """Check numbers of bytes.
 
     Raises:
-        ValueError: One is not a positive ``int``; names it.
+        ValueError: One is not a positive ``int``, or no machine has as much;
+            names it.
     """
     for name, value in budgets.items():
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise ValueError(f"{name}={value!r}: a number of bytes above 0")
+        if value > MOST_BUDGET:
+            raise ValueError(f"{name}={value!r}: at most {MOST_BUDGET} bytes")
+
+
+def check_callables(**arguments: object) -> None:
+    """Check what will be called.
+
+    Raises:
+        TypeError: One is neither None nor callable; names it.
+    """
+    for name, value in arguments.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{name}={value!r} cannot be called")
+
+
+def check_whole(**numbers: object) -> None:
+    """Check what is counted in ones.
+
+    Raises:
+        TypeError: One is no whole number; names it.
+    """
+    for name, value in numbers.items():
+        try:
+            operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"{name}={value!r}: a whole number") from None
 
 
 def activity_names(activities: Iterable[Any]) -> set[str]:

@@ -6,18 +6,22 @@ import atexit
 import json
 import os
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from memprof import _core, cuda, info
+from memprof.careful import sentence
 from memprof.errors import MemprofError
-from memprof.files import check_writable
+from memprof.files import Claim, check_regular, check_writable
 from memprof.options import (
     DEFAULT_BUDGET,
     Options,
     check_budgets,
+    check_callables,
     followed_devices,
     warn_ignored,
 )
@@ -77,7 +81,8 @@ class profile(Results):
         post_processing_timeout_s: See ``with_flops``.
 
     Raises:
-        TypeError: An argument that torch does not have either.
+        TypeError: An argument that torch does not have either, or one that is
+            no callable or no path where it must be.
         AssertionError: ``activities`` is empty.
         MemprofError: ``activities`` has neither CPU nor CUDA.
         ValueError: A budget is not positive.
@@ -106,6 +111,11 @@ class profile(Results):
         allocation_budget: int = DEFAULT_BUDGET,
     ) -> None:
         """See the class."""
+        check_callables(
+            schedule=schedule,
+            on_trace_ready=on_trace_ready,
+            custom_trace_id_callback=custom_trace_id_callback,
+        )
         cpu, gpu = followed_devices(activities, use_cuda)
         check_budgets(event_budget=event_budget, allocation_budget=allocation_budget)
         self._options = Options(
@@ -131,7 +141,11 @@ class profile(Results):
         self.step_num = 0
         self.current_action = self._action(0)
         self._metadata: dict[str, Any] = {}
-        self._path = None if path is None else os.fspath(path)
+        self._path = None if path is None else checked_path(path)
+        # Held while the state below changes, never while on_trace_ready runs,
+        # which may wait for threads that use this profile.
+        self._lock = threading.RLock()
+        self._claim: Claim | None = None  # the file of the open window
         self._follower: Follower | None = None
         self._pid = 0
         self._torch: Any = None
@@ -145,6 +159,7 @@ class profile(Results):
         self._failure = ""
         self._began_at = 0  # step_num at the last start
         self._asked = False  # since then, whether a step was to be recorded
+        _all.add(self)
 
     # -- life ------------------------------------------------------------------
 
@@ -156,9 +171,21 @@ class profile(Results):
 
         Raises:
             MemprofError: It runs already, torch is missing, or nothing can be
-                followed here; says what is missing.
+                followed here; says what is missing. Or another running profile
+                streams to ``path``, or that is no regular file.
             OSError: ``path`` cannot be written.
         """
+        with self._lock:
+            try:
+                self._start()
+            except MemoryError as problem:
+                raise MemprofError(
+                    "the system grants no memory for "
+                    f"event_budget={self._options.event_budget} and "
+                    f"allocation_budget={self._options.allocation_budget}"
+                ) from problem
+
+    def _start(self) -> None:
         if self._follower is not None and self._pid == os.getpid():
             raise MemprofError("profile.start(): it is running; call stop() first")
         torch = import_torch()
@@ -190,19 +217,32 @@ class profile(Results):
         """
         if self._is_inherited():
             return
-        follower = self._require("step")
-        number = self.step_num + 1
-        action = self._action(number)  # may raise: nothing has changed yet
-        before = self.current_action.name
-        self.step_num, self.current_action = number, action
-        try:
-            self._leave(before, action.name)
-        finally:
-            if self._follower is follower:  # on_trace_ready did not stop us
-                self._try("following steps", follower.step, number)
-                if action.name in RECORDING and not self._window_open:
-                    self._asked = True
-                    self._try("recording", self._begin_window_anyhow)
+        with self._lock:
+            follower = self._require("step")
+            number = self.step_num + 1
+            action = self._action(number)  # may raise: nothing has changed yet
+            before = self.current_action.name
+            self.step_num, self.current_action = number, action
+            is_ready = False
+            try:
+                is_ready = self._leave(before, action.name)
+            finally:
+                if not is_ready:
+                    self._go_on(follower, number, action.name)
+        if is_ready:
+            try:
+                self._trace_ready()
+            finally:
+                with self._lock:
+                    self._go_on(follower, number, action.name)
+
+    def _go_on(self, follower: Follower, number: int, action: str) -> None:
+        """Begin step NUMBER, unless on_trace_ready or a thread stopped us."""
+        if self._follower is follower:
+            self._try("following steps", follower.step, number)
+            if action in RECORDING and not self._window_open:
+                self._asked = True
+                self._try("recording", self._begin_window_anyhow)
 
     def stop(self) -> None:
         """Stop following; every hook is gone afterwards.
@@ -215,12 +255,16 @@ class profile(Results):
         if self._is_inherited():
             self._follower = None
             return
-        follower = self._require("stop")
-        ended = self._end_window()
-        self._follower = None
-        if self in _running:
-            _running.remove(self)
-        self._try("stopping", follower.stop)
+        ended = False
+        with self._lock:
+            follower = self._require("stop")
+            try:
+                ended = self._end_window()
+            finally:  # also where a filter makes errors of warnings
+                self._follower = None
+                if self in _running:
+                    _running.remove(self)
+                self._try("stopping", follower.stop)
         if not self._asked:
             warn(f"memprof recorded nothing: {self._why_nothing()}")
         if ended:
@@ -333,7 +377,7 @@ class profile(Results):
 
     def add_metadata(self, key: str, value: str) -> None:
         """Keep a text with the recording."""
-        self._metadata[key] = str(value)
+        self._metadata[str(key)] = str(value)
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Keep a JSON text with the recording, as what it means.
@@ -341,7 +385,7 @@ class profile(Results):
         Raises:
             ValueError: It is not JSON.
         """
-        self._metadata[key] = json.loads(value)
+        self._metadata[str(key)] = json.loads(value)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
         """As ``add_metadata_json``; allowed before the start as well."""
@@ -357,8 +401,12 @@ class profile(Results):
 
     # -- windows ---------------------------------------------------------------
 
-    def _leave(self, before: str, after: str) -> None:
-        """End what the step that is over had open."""
+    def _leave(self, before: str, after: str) -> bool:
+        """End what the step that is over had open.
+
+        Returns:
+            Whether there is a recording for ``on_trace_ready``.
+        """
         if before != "RECORD_AND_SAVE" and after in ("NONE", "WARMUP"):
             wrong = before == "RECORD" or (before, after) == ("WARMUP", "NONE")
             if wrong:
@@ -366,33 +414,55 @@ class profile(Results):
         over = before == "RECORD_AND_SAVE" or after not in RECORDING
         if self._window_open and over:
             ended = self._end_window()
-            if ended and before == "RECORD_AND_SAVE":
-                self._trace_ready()
+            return ended and before == "RECORD_AND_SAVE"
+        return False
 
     def _begin_window(self) -> None:
+        trace_id = self._new_trace_id()
         self._open_window(self._window_path())
+        self._trace_id = trace_id
 
     def _begin_window_anyhow(self) -> None:
         """Begin a window; if its file cannot be made, in memory only."""
+        trace_id = os.urandom(16).hex()
         try:
-            self._open_window(self._window_path())
-        except OSError as problem:
-            warn(f"memprof records in memory only: {problem}")
-            self._open_window(None)
+            trace_id = self._new_trace_id()
+        except Exception as problem:
+            warn(f"custom_trace_id_callback raised {sentence(problem)}")
+        try:
+            self._open_window_somewhere()
         except Exception as problem:
             self._failure = f"{type(problem).__name__}: {problem}"
             raise
+        self._trace_id = trace_id
+
+    def _open_window_somewhere(self) -> None:
+        path = self._window_path()
+        try:
+            self._open_window(path)
+        except (OSError, MemprofError) as problem:
+            if path is None:
+                raise
+            warn(f"memprof records in memory only: {problem}")
+            self._open_window(None)
+
+    def _new_trace_id(self) -> str:
+        make_id = self.custom_trace_id_callback
+        return os.urandom(16).hex() if make_id is None else str(make_id())
 
     def _open_window(self, path: str | None) -> None:
         follower = self._follower
         assert follower is not None
-        make_id = self.custom_trace_id_callback
-        follower.window_begin(path)
+        claim = None if path is None else Claim(path)
+        try:
+            follower.window_begin(path)
+        except BaseException:
+            if claim is not None:
+                claim.discard()
+            raise
+        self._claim = claim
         self._window_open = True
         self._windows += 1
-        self._trace_id = os.urandom(16).hex()
-        if make_id is not None:
-            self._trace_id = str(make_id())
         self._begun_wall_ns = time.time_ns()
         self._counters = (self._counters[0], cuda.counters(self._torch))
 
@@ -405,20 +475,48 @@ class profile(Results):
             return False
         self._window_open = False
         try:
-            core = follower.window_end()
-        except Exception as problem:
-            self._failure = f"{type(problem).__name__}: {problem}"
-            warn(f"memprof lost this window: {self._failure}")
-            return False
-        self._last = Recording(core, None)
-        self._try("the recording's info", self._describe, core)
-        self._try("the recording's file", core.close_stream)
-        return True
+            try:
+                core = follower.window_end()
+            except Exception as problem:
+                self._failure = sentence(problem)
+                warn(f"memprof lost this window: {self._failure}")
+                return False
+            self._last = Recording(core, None)
+            self._try("the recording's info", self._describe, core)
+            self._close_file(core)
+            return True
+        finally:
+            claim, self._claim = self._claim, None
+            if claim is not None:
+                claim.release()
 
-    def _describe(self, core: _core.Recording) -> None:
+    def _close_file(self, core: _core.Recording) -> None:
+        """Finish the window's file; say it if that is not whole."""
+        why = ""
+        try:
+            core.close_stream()
+        except OSError as problem:
+            why = problem.strerror or str(problem)
+        except Exception as problem:
+            why = sentence(problem)
+        if core.stream_errno:
+            why = os.strerror(core.stream_errno)
+        claim = self._claim
+        if claim is None:
+            return
+        if not why and claim.is_gone():
+            why = "it was deleted while it was written"
+        if why:
+            self._try("the recording's info", self._describe, core, why)
+            warn(
+                f"memprof: the recording's file failed: {claim.path}: {why}; what it "
+                "holds ends there. The recording in memory is whole: save() it"
+            )
+
+    def _describe(self, core: _core.Recording, stream_error: str = "") -> None:
         from memprof.recording import Recording
 
-        core.info = self._info(core)
+        core.info = self._info(core, stream_error)
         self._last = Recording(core, cuda.current(self._torch))
 
     def _trace_ready(self) -> None:
@@ -437,12 +535,14 @@ class profile(Results):
 
         Raises:
             OSError: It cannot.
+            MemprofError: It is no regular file.
         """
         path = self._window_path()
         if path is not None:
+            check_regular(path, "path")
             check_writable(path, "path=")
 
-    def _info(self, core: _core.Recording) -> str:
+    def _info(self, core: _core.Recording, stream_error: str = "") -> str:
         follower, torch = self._follower, self._torch
         assert follower is not None
         options, (start, begin) = self._options, self._counters
@@ -463,6 +563,10 @@ class profile(Results):
             },
             "metadata": self._metadata,
         }
+        if self._claim is not None:
+            if not stream_error and core.stream_errno:
+                stream_error = os.strerror(core.stream_errno)
+            facts["stream"] = {"path": self._claim.path, "error": stream_error}
 
         def counters() -> dict[str, Any]:
             return info.torch_counters(start, begin, cuda.counters(torch))
@@ -528,6 +632,19 @@ class profile(Results):
 
 
 _running: list[profile] = []
+_all: weakref.WeakSet[profile] = weakref.WeakSet()
+
+
+def checked_path(path: Any) -> str:
+    """Return the argument ``path`` as a text.
+
+    Raises:
+        TypeError: It is no path.
+    """
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"path={path!r}: a path is a str or os.PathLike") from None
 
 
 def import_torch() -> Any:
@@ -539,7 +656,7 @@ def import_torch() -> Any:
     try:
         import torch
         import torch.profiler
-    except ImportError as problem:
+    except Exception as problem:  # OSError: a library of torch's does not load
         raise MemprofError(
             "memprof.profile needs PyTorch, which cannot be imported by "
             f"{sys.executable}: {problem}. Recordings can be read without it"
@@ -551,9 +668,21 @@ def import_torch() -> Any:
 def _close_all() -> None:
     """Close the files of profiles that nobody stopped."""
     for running in list(_running):
-        if running._pid == os.getpid():
+        # A thread that hangs inside of its profile must not keep us from ending.
+        if running._pid == os.getpid() and running._lock.acquire(timeout=5):
             running.on_trace_ready = None
             try:
                 running.stop()
             except Exception:  # too late to tell anybody
                 pass
+            finally:
+                running._lock.release()
+
+
+def _after_fork() -> None:
+    """A thread that held a lock is not there in a forked child."""
+    for inherited in list(_all):
+        inherited._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

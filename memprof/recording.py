@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memprof import _core
+from memprof import _core, files
 from memprof.absent import without
-from memprof.files import check_folder
 from memprof.moment import Moment
 from memprof.rows import (
     ALLOCATION_DTYPE,
@@ -144,7 +143,7 @@ def parse_device(device: object) -> int | None:
             index = operator.index(device)  # type: ignore[arg-type]
         except TypeError:
             text = str(device).strip().lower()
-            if text == "cpu":
+            if text in ("cpu", "cpu:0"):
                 return CPU
             if text == "cuda":
                 return None
@@ -441,8 +440,11 @@ class Recording:
 
         Raises:
             ValueError: no such device, or no such BY.
+            TypeError: BY is no text.
         """
         kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
+        if not isinstance(by, str):
+            raise TypeError(f"by={by!r}: a text, one of {_choices(kinds)}")
         if by not in kinds:
             raise ValueError(f"no timeline by {by!r}; choose {_choices(kinds)}")
         kind, labels = kinds[by]
@@ -684,11 +686,15 @@ class Recording:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to PATH, whole or not at all.
 
+        A file that is there keeps its mode, and a link still leads to it.
+
         Raises:
             OSError: the file cannot be written; names the path.
+            MemprofError: PATH is no regular file (a device, a pipe, a socket),
+                or a running profile streams to it.
         """
-        check_folder(path)
-        self._core.save(os.fspath(path))
+        files.check_folder(path)
+        self._core.save(files.save_target(path))
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

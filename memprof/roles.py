@@ -13,6 +13,13 @@ from types import FrameType
 from typing import Any
 
 from memprof import _core, heap
+from memprof.careful import (
+    class_name,
+    each,
+    gathered,
+    key_text,
+    pass_over,
+)
 from memprof.modules import Names
 
 DEPTH = 6
@@ -51,7 +58,8 @@ class Roles:
         # torch leaves an empty table where there was none. To take that away as
         # well frees what a backward on another thread may be about to use.
         alone = one_thread() and not backward_runs()
-        for ref in hooked.values():
+
+        def take_off(ref: _Hooked) -> None:
             ref.handle.remove()
             parameter = ref()
             if parameter is not None and hasattr(parameter, "_fix_weakref"):
@@ -63,6 +71,8 @@ class Roles:
             ):
                 parameter._post_accumulate_grad_hooks = None
 
+        each(take_off, hooked.values())
+
     # -- who there is ----------------------------------------------------------
 
     def add_optimizer(self, optimizer: Any) -> None:
@@ -70,7 +80,7 @@ class Roles:
         known = self._optimizers.get(id(optimizer))
         if known is None or known() is not optimizer:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-        title = type(optimizer).__name__
+        title = class_name(optimizer)
         for index, parameter in enumerate(_parameters(optimizer)):
             self._names.add(parameter, f"parameter {index} of {title}")
 
@@ -86,25 +96,23 @@ class Roles:
 
     def everything(self) -> list[Marked]:
         """Return what all known models and optimizers hold."""
-        marked: list[Marked] = []
-        for root in self._names.roots():
-            marked += self.of_root(root)
-        for optimizer in self.optimizers():
-            marked += self.of_optimizer(optimizer)
-        return marked
+        marked = gathered(self.of_root, self._names.roots())
+        return marked + gathered(self.of_optimizer, self.optimizers())
 
     def of_root(self, root: Any) -> list[Marked]:
         """Return the storages of a model; hook its parameters' gradients."""
-        marked: list[Marked] = []
-        buffer = self._numbers["buffer"]
-        for _, module in heap.submodules(root):
-            for _, parameter in heap.tensors(module, "_parameters"):
-                marked += self.of_parameter(parameter)
-            buffers = heap.tensors(module, "_buffers")
-            if buffers:
-                prefix = self._names.inside(module)
-                for name, value in buffers:
-                    marked += [(t, buffer, prefix + name) for t in plain(value)]
+        return gathered(self._of_module, (m for _, m in heap.submodules(root)))
+
+    def _of_module(self, module: Any) -> list[Marked]:
+        parameters = (value for _, value in heap.tensors(module, "_parameters"))
+        marked = gathered(self.of_parameter, parameters)
+        buffers = heap.tensors(module, "_buffers")
+        if buffers:
+            number = self._numbers["buffer"]
+            prefix = self._names.inside(module)
+            for name, value in buffers:
+                found = gathered(plain, [value])
+                marked += [(tensor, number, prefix + name) for tensor in found]
         return marked
 
     def of_parameter(self, parameter: Any) -> list[Marked]:
@@ -130,15 +138,23 @@ class Roles:
 
     def of_optimizer(self, optimizer: Any) -> list[Marked]:
         """Return an optimizer's parameters, and the tensors of its state."""
-        marked: list[Marked] = []
-        for parameter in _parameters(optimizer):
-            marked += self.of_parameter(parameter)
+        marked = gathered(self.of_parameter, _parameters(optimizer))
         number = self._numbers["optimizer_state"]
-        for key, value in _items(getattr(optimizer, "state", None)):
-            owner = self._names.name(key) or type(optimizer).__name__
-            for path, tensor in nested(value, DEPTH):
-                marked.append((tensor, number, f"{path} of {owner}"))
-        return marked
+
+        def of_entry(entry: tuple[Any, Any]) -> list[Marked]:
+            key, value = entry
+            owner = self._names.name(key) or class_name(optimizer)
+            return [
+                (tensor, number, f"{path} of {owner}")
+                for path, tensor in nested(value, DEPTH)
+            ]
+
+        state: Any = None
+        try:
+            state = getattr(optimizer, "state", None)
+        except Exception as problem:  # a property, say
+            pass_over(optimizer, problem)
+        return marked + gathered(of_entry, _items(state))
 
     def hook(self, parameter: Any) -> None:
         """Hear of the gradients of a leaf that requires one."""
@@ -186,7 +202,12 @@ def backward_runs() -> bool:
 def _parameters(optimizer: Any) -> list[Any]:
     """Return the parameters of all groups, in order."""
     found: list[Any] = []
-    for group in getattr(optimizer, "param_groups", ()):
+    try:
+        groups = list(getattr(optimizer, "param_groups", ()))
+    except Exception as problem:
+        pass_over(optimizer, problem)
+        return found
+    for group in groups:
         try:
             found += list(group["params"])
         except Exception:  # no group as torch makes them
@@ -205,7 +226,7 @@ def _items(mapping: Any) -> list[tuple[Any, Any]]:
 def nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield (path, tensor) for the tensors inside dicts, lists and tuples."""
     if isinstance(value, dict):
-        inside = [(str(key), item) for key, item in _items(value)]
+        inside = [(key_text(key), item) for key, item in _items(value)]
     elif isinstance(value, (list, tuple)):
         inside = [(str(index), item) for index, item in enumerate(value)]
     else:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from memprof.options import check_whole
 from memprof.warn import warn
 
 RECORDING = ("RECORD", "RECORD_AND_SAVE")
@@ -111,8 +112,17 @@ def schedule(
         skip_first_wait: Not 0 leaves out ``wait`` in the first cycle.
 
     Raises:
+        TypeError: One is no whole number.
         AssertionError: ``active`` is below 1, or another number below 0.
     """
+    check_whole(
+        wait=wait,
+        warmup=warmup,
+        active=active,
+        repeat=repeat,
+        skip_first=skip_first,
+        skip_first_wait=skip_first_wait,
+    )
     if wait < 0 or warmup < 0 or active <= 0 or repeat < 0 or skip_first < 0:
         raise AssertionError(
             "Invalid profiler schedule arguments. "

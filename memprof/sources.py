@@ -12,7 +12,7 @@ import struct
 import threading
 from typing import Any
 
-from memprof import _core, cuda
+from memprof import _core, careful, cuda
 from memprof.errors import MemprofError
 from memprof.follow import Follower, source
 from memprof.hooks import the_hooks
@@ -76,6 +76,7 @@ def open_follower(torch: Any, options: Options) -> Follower:
 
 def load_shim(torch: Any) -> str:
     """Load the shim that fits TORCH; return why that cannot be, or ``""``."""
+    from memprof.shim.elf import why_not_whole
     from memprof.shim.find import find_shim
     from memprof.shim.stamp import ShimUnavailable, TorchBuild
 
@@ -84,6 +85,9 @@ def load_shim(torch: Any) -> str:
     try:
         build = TorchBuild.of(torch)
         path = find_shim(torch)
+        why = why_not_whole(path)
+        if why:
+            return f"{path} cannot be loaded: {why}"
         _core.load_shim(str(path), build.public, build.stamp, build.cxx11_abi)
     except (ShimUnavailable, _core.ShimError) as problem:
         return str(problem)
@@ -168,7 +172,7 @@ class Live:
         if adopting or not others:
             self._find_owners(adopting)
         else:  # the core took over what their start found
-            the_hooks().look_again(self._torch)
+            self._look_again()
 
     def stop(self) -> None:
         """See ``Follower``."""
@@ -221,9 +225,19 @@ class Live:
 
     def _find_owners(self, adopting: bool = False) -> None:
         """Find owners; ADOPTING: also what the CPU's allocator gave out before."""
-        count, total = the_hooks().explore(self._torch, adopting)
+        try:
+            count, total = the_hooks().explore(self._torch, adopting)
+        except Exception as problem:
+            _no_owners(problem)
+            count = total = 0
         if adopting:
             self._seeded["cpu"] = {"blocks": count, "bytes": total}
+
+    def _look_again(self) -> None:
+        try:
+            the_hooks().look_again(self._torch)
+        except Exception as problem:
+            _no_owners(problem)
 
     # -- recording -------------------------------------------------------------
 
@@ -233,13 +247,16 @@ class Live:
         if self._waiting and cuda.is_up(self._torch):
             self.attach_late()
         if self._options.modules:
-            the_hooks().meet_strangers(self._torch)
+            try:
+                the_hooks().meet_strangers(self._torch)
+            except Exception as problem:
+                _no_owners(problem)
         self._session.step(number)
 
     def window_begin(self, path: str | None) -> None:
         """See ``Follower``."""
         self._session.window_begin(path)
-        the_hooks().look_again(self._torch)
+        self._look_again()
 
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
@@ -283,6 +300,14 @@ def attach(torch: Any) -> str | None:
     except _core.ShimError as problem:
         return str(problem)
     return f"torch {torch.__version__} has no CUDA allocator to follow"
+
+
+def _no_owners(problem: Exception) -> None:
+    """Owners could not be looked for, which must cost owners alone."""
+    careful.tell(
+        "memprof could not look for the owners of memory, which may be missing in "
+        f"the recording: {careful.sentence(problem)}"
+    )
 
 
 def _attach_late() -> None:

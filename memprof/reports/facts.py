@@ -15,6 +15,7 @@ import numpy as np
 
 from memprof import _core
 from memprof.moment import owner_module, with_rest
+from memprof.options import check_whole
 from memprof.reports.units import counted
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SPARK_COLUMNS = 11  # of one step
 
 def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
     """Collect what the block says; see ``Summary.to_dict``."""
+    check_whole(limit=limit)
     if limit < 0:
         raise ValueError(f"limit must be 0 or more, not {limit}")
     info = recording.info

@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from memprof.shim.elf import why_not_whole
 from memprof.shim.stamp import ShimUnavailable, TorchBuild
 
 COMPILERS = ("g++", "c++", "clang++")
@@ -31,6 +32,7 @@ FLAGS = (
     "-Wl,--as-needed",
 )
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ldl")
+ENTRY = "mp_shim_entry"  # MP_SHIM_ENTRY_NAME of shim_api.h
 TIMEOUT_S = 600
 SHOWN_LINES = 12
 
@@ -77,7 +79,13 @@ def compiler() -> list[str]:
     Raises:
         ShimUnavailable: If there is none.
     """
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    asked = os.environ.get("CXX", "")
+    try:
+        chosen = shlex.split(asked)
+    except ValueError as problem:
+        raise ShimUnavailable(
+            f"no C++ compiler: CXX={asked!r} is no command line: {problem}"
+        ) from None
     if chosen:
         if shutil.which(chosen[0]) is None:
             raise ShimUnavailable(f"no C++ compiler: CXX={chosen[0]} is not there")
@@ -168,6 +176,23 @@ def _run(line: list[str]) -> str:
     return "\n".join(said) or f"exit status {done.returncode}"
 
 
+def why_no_shim(build: TorchBuild, path: Path) -> str:
+    """Return why a file cannot be the shim of BUILD, or ``""``.
+
+    A compiler may end well and have written nothing, or what it wrote was cut by
+    a full disk.
+    """
+    why = why_not_whole(path)
+    if why:
+        return why
+    content = path.read_bytes()
+    if ENTRY.encode() not in content:
+        return f"it has no {ENTRY}"
+    if build.stamp.encode() not in content:
+        return f"it has not the stamp {build.stamp!r}"
+    return ""
+
+
 def build_shim(build: TorchBuild, target: Path) -> None:
     """Compile the shim for one torch and put it at ``target``.
 
@@ -201,6 +226,11 @@ def build_shim(build: TorchBuild, target: Path) -> None:
         if said:
             raise ShimUnavailable(
                 f"{tool} could not compile memprof's shim for {build}:\n{said}"
+            )
+        why = why_no_shim(build, temporary)
+        if why:
+            raise ShimUnavailable(
+                f"{tool} ended well, but what it wrote is no shim for {build}: {why}"
             )
         os.chmod(temporary, 0o755)
         os.replace(temporary, target)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.shim.build import build_shim, digest
+from memprof.shim.elf import why_not_whole
 from memprof.shim.stamp import ShimUnavailable, TorchBuild
 
 
@@ -61,6 +62,11 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether a library lies there; one that was cut is compiled anew."""
+    return path.is_file() and not why_not_whole(path)
+
+
 def find_shim(torch: Any) -> Path:
     """Return the shim for this torch, compiling it if there is none yet.
 
@@ -85,10 +91,10 @@ def find_shim(torch: Any) -> Path:
     if shipped.is_file():
         return shipped
     cached = cached_path(build)
-    if cached.is_file():
+    if _is_whole(cached):
         return cached
     with _alone(cached):
-        if not cached.is_file():
+        if not _is_whole(cached):
             print(
                 f"memprof: compiling its shim for torch {build.version} (once,"
                 f" some 10 s) into {cached}",

@@ -781,21 +781,6 @@ def test_saved_and_streamed_files_say_the_same(tmp_path):
         assert str(other.summary()) == str(prof.summary())
 
 
-def test_full_disk_costs_only_the_file():
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    schedule = memprof.schedule(wait=1, warmup=1, active=1)
-    prof = memprof.profile(path="/dev/full", schedule=schedule)
-    with warnings.catch_warnings(record=True) as said, prof:
-        warnings.simplefilter("always")
-        prof.step()
-        prof.step()
-        kept = torch.empty(1001)
-    assert any("No space left" in str(w.message) for w in said)
-    assert 4004 in prof.allocations("cpu")["size"].tolist()
-    del kept
-
-
 @pytest.mark.parametrize(
     ("environment", "words"),
     [

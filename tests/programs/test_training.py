@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import models
-import pytest
 import torch
 from harness import Program, check, f32, i64, line, one_of
 from models import (

@@ -46,6 +46,7 @@ class FakeRecording:
         self.start_wall_ns = 2
         self.finished = True
         self.damaged_bytes = 0
+        self.stream_errno = 0
 
     def events(self) -> bytes:
         return b""
@@ -238,6 +239,9 @@ class FakeCore(types.ModuleType):
     def intern_stack(self, frames: list[tuple[str, str, int]]) -> int:
         self.stacks.append(frames)
         return len(self.stacks) - 1
+
+    def take_hook_copies(self) -> int:
+        return 0
 
     def module_pre_hook(self, module: Any, args: Any) -> None:
         pass

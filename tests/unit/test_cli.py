@@ -201,6 +201,17 @@ def test_a_closed_pipe_is_quiet(file: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_closed_output_is_told(file: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m memprof summary {file} >&-"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "memprof: error: standard output is closed\n"
+
+
 def test_a_full_disk_is_told(file: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

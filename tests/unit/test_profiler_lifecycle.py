@@ -579,6 +579,98 @@ def test_trace_ids(m):
         assert prof.get_trace_id() == "b"
 
 
+def failing_id() -> str:
+    raise RuntimeError("no id today")
+
+
+def test_a_trace_id_that_fails_at_the_start_is_the_users_error(m):
+    prof = m.profile(custom_trace_id_callback=failing_id)
+    with pytest.raises(RuntimeError, match="no id today"):
+        prof.start()
+    assert [call[0] for call in calls(m)] == ["start", "step", "stop"]
+    assert m.torch.hanging() == 0
+    prof.set_custom_trace_id_callback(lambda: "a")
+    with prof:
+        pass
+    assert prof.get_trace_id() == "a"
+
+
+def test_a_trace_id_that_fails_in_mid_run_costs_only_itself(m):
+    prof = m.profile(
+        schedule=schedule(m, wait=1, active=1), custom_trace_id_callback=failing_id
+    )
+    prof.start()
+    with pytest.warns(UserWarning, match="no id today"):
+        prof.step()
+    assert prof.get_trace_id()
+    prof.stop()
+    assert prof.recording.info["window"] == 1
+
+
+# ---- arguments -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "error"),
+    [
+        ({"on_trace_ready": 5}, TypeError),
+        ({"schedule": 5}, TypeError),
+        ({"custom_trace_id_callback": "id"}, TypeError),
+        ({"path": 5}, TypeError),
+        ({"event_budget": 2**63}, ValueError),
+        ({"allocation_budget": 2**62}, ValueError),
+        ({"event_budget": 1.5}, ValueError),
+    ],
+)
+def test_a_wrong_argument_is_named_at_the_call(m, argument, error):
+    (name,) = argument
+    with pytest.raises(error, match=f"^{name}="):
+        m.profile(**argument)
+
+
+def test_a_budget_that_no_memory_is_there_for_is_named(m):
+    m.core.failures["start"] = MemoryError()
+    with pytest.raises(m.memprof.MemprofError, match="allocation_budget=4096"):
+        m.profile(allocation_budget=4096).start()
+    assert m.torch.hanging() == 0
+
+
+def test_a_torch_that_cannot_be_loaded_is_named(m, tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "raise OSError('libtorch_cpu.so: cannot open shared object file')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [n for n in sys.modules if n.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(m.memprof.MemprofError, match=r"needs PyTorch.*libtorch_cpu"):
+        m.profiler.import_torch()
+
+
+# ---- warnings that are errors, pipes -----------------------------------------------
+
+
+def test_a_warning_made_an_error_leaves_no_hook(m, tmp_path):
+    prof = m.profile(path=tmp_path / "run.memprof")
+    prof.start()
+    m.core.failures["close_stream"] = RuntimeError("made to fail")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"file failed.*made to fail"):
+            prof.stop()
+    assert m.torch.hanging() == 0
+    with pytest.raises(m.memprof.MemprofError, match="not running"):
+        prof.step()
+
+
+def test_a_pipe_is_refused_before_anything_runs(m, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(m.memprof.MemprofError, match="is a pipe"):
+        m.profile(path=tmp_path / "pipe").start()
+    assert calls(m) == []
+    assert m.torch.hanging() == 0
+
+
 # ---- fork ------------------------------------------------------------------------
 
 

@@ -294,7 +294,31 @@ def test_an_unknown_device_names_those_there_are(device: object) -> None:
     assert "'cpu', 'cuda:0'" in str(caught.value)
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", -1, True, 1.0, "²"])
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", " CPU "])
+def test_the_cpu_has_two_names(device: str) -> None:
+    assert parse_device(device) == -1
+    assert Recording(small().core()).peak(device).device == "cpu"
+
+
+@pytest.mark.parametrize("by", [[], None, 5, ("category",)])
+def test_what_a_timeline_cannot_be_by(by: object) -> None:
+    with pytest.raises(TypeError, match=r"^by=.*'total', 'category'"):
+        Recording(small().core()).timeline(by=by)
+
+
+@pytest.mark.parametrize("limit", [1.5, "3", []])
+def test_limits_are_whole_numbers(limit: object) -> None:
+    recording = Recording(small().core())
+    with pytest.raises(TypeError, match=r"^limit="):
+        recording.peak().rows(limit=limit)
+    for wrong in (limit, None):
+        with pytest.raises(TypeError, match=r"^limit="):
+            recording.summary(limit=wrong)
+
+
+@pytest.mark.parametrize(
+    "device", ["gpu", "cpu:1", "cuda:", "cuda:-1", -1, True, 1.0, "²"]
+)
 def test_what_is_no_device(device: object) -> None:
     with pytest.raises(ValueError, match="is not a device"):
         parse_device(device)

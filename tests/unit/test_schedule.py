@@ -59,6 +59,13 @@ def test_bad_numbers_are_assertion_errors_as_in_torch(m, bad):
         m.memprof.schedule(**numbers(bad))
 
 
+@pytest.mark.parametrize("name", ["wait", "warmup", "active", "repeat", "skip_first"])
+def test_numbers_are_whole(m, name):
+    numbers = {"wait": 1, "warmup": 1, "active": 1, name: 1.5}
+    with pytest.raises(TypeError, match=f"^{name}=1.5"):
+        m.memprof.schedule(**numbers)
+
+
 def test_negative_step(m):
     with pytest.raises(AssertionError, match="non-negative"):
         m.memprof.schedule(wait=0, warmup=1, active=1)(-1)

@@ -5,6 +5,7 @@ compilers are shell scripts.
 """
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,20 +13,34 @@ from types import SimpleNamespace
 
 import pytest
 
+from memprof import _core
 from memprof.shim import ShimUnavailable, TorchBuild, build_shim, find_shim
 from memprof.shim import build as build_module
 from memprof.shim import find as find_module
+from memprof.shim.elf import why_not_whole
 from memprof.shim.find import cached_path, shipped_path
 
 ROOT = Path(__file__).resolve().parents[2]
 GIT = "5c4886908584029761b579af026dcfb627c84070"
 
-# Writes a "library" into the file behind -o, half of it at a time, and one line
-# per call into $CALLS.
+# A shared library as far as it is looked at: a header without any table, and the
+# name of the entry. All of it is ASCII.
+NAME = b"mp_shim_entry of no torch"
+LIBRARY = (
+    struct.pack(
+        "16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        *(3, 62, 1, 0, 64, 64 + len(NAME), 0, 64, 56, 0, 64, 0, 0),
+    )
+    + NAME
+).decode("ascii")
+# Writes it into the file behind -o, half of it at a time, and one line per call
+# into $CALLS.
 GOOD_COMPILER = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 echo called >> "$CALLS"
-printf first > "$2"; /bin/sleep 0.5; printf second >> "$2"
+/usr/bin/head -c 70 "$LIBRARY" > "$2"; /bin/sleep 0.5
+/usr/bin/tail -c +71 "$LIBRARY" >> "$2"
 """
 BROKEN_COMPILER = """#!/bin/sh
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do echo "note $i"; done
@@ -59,6 +74,7 @@ def torch(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(script(tmp_path / "good", GOOD_COMPILER)))
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("LIBRARY", str(script(tmp_path / "library", LIBRARY)))
     return fake_torch(tmp_path, "2.99.3+cpu")
 
 
@@ -219,7 +235,7 @@ def test_it_is_compiled_once_and_said_so(tmp_path, capfd, torch):
     assert said.count("\n") == 1
     assert "2.99.3+cpu" in said
     assert str(first) in said
-    assert first.read_text() == "firstsecond"
+    assert first.read_text() == LIBRARY
     assert find_shim(torch) == first
     assert calls(tmp_path) == 1
     assert capfd.readouterr().err == ""
@@ -276,6 +292,63 @@ def test_a_compiler_killed_half_way_leaves_nothing(tmp_path, monkeypatch, torch)
         find_shim(torch)
     left = sorted(p.suffix for p in (tmp_path / "cache" / "memprof").iterdir())
     assert left == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (":", "it is empty"),
+        ('/usr/bin/head -c 40 "$LIBRARY" > "$2"', "cut off after 40 bytes"),
+        ('/usr/bin/head -c 80 "$LIBRARY" > "$2"', "cut off: 80 of 89 bytes"),
+        ('printf text > "$2"', "it is no shared library"),
+        ('/usr/bin/tr s S < "$LIBRARY" > "$2"', "it has no mp_shim_entry"),
+    ],
+)
+def test_a_compiler_that_ends_well_without_a_shim(
+    what, why, tmp_path, monkeypatch, torch
+):
+    text = f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n{what}\n'
+    monkeypatch.setenv("CXX", str(script(tmp_path / "odd", text)))
+    with pytest.raises(ShimUnavailable, match=f"no shim for torch 2.99.3.*{why}"):
+        find_shim(torch)
+    left = sorted(p.suffix for p in (tmp_path / "cache" / "memprof").iterdir())
+    assert left == [".lock"]
+
+
+def test_a_shim_of_another_stamp_is_not_kept(tmp_path, torch):
+    torch.__version__ = "2.99.3+git5c48869"
+    with pytest.raises(
+        ShimUnavailable, match=r"has not the stamp .2\.99\.3.git5c48869"
+    ):
+        find_shim(torch)
+    assert not cached_path(TorchBuild.of(torch)).exists()
+
+
+@pytest.mark.parametrize("length", [0, 10, 70])
+def test_a_cut_file_in_the_cache_is_compiled_anew(length, tmp_path, torch):
+    cached = cached_path(TorchBuild.of(torch))
+    cached.parent.mkdir(parents=True)
+    cached.write_text(LIBRARY[:length])
+    assert find_shim(torch).read_text() == LIBRARY
+    assert calls(tmp_path) == 1
+    assert find_shim(torch) == cached
+    assert calls(tmp_path) == 1
+
+
+def test_a_genuine_library_is_whole_and_a_cut_one_is_not(tmp_path):
+    genuine = Path(_core.__file__)
+    assert why_not_whole(genuine) == ""
+    cut = tmp_path / "cut.so"
+    content = genuine.read_bytes()
+    for length in (63, 5000, len(content) - 1):
+        cut.write_bytes(content[:length])
+        assert "cut off" in why_not_whole(cut)
+
+
+def test_a_compiler_with_an_open_quote(monkeypatch, torch):
+    monkeypatch.setenv("CXX", '"g++')
+    with pytest.raises(ShimUnavailable, match=r"CXX=.*g.*No closing quotation"):
+        find_shim(torch)
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, torch):
@@ -337,12 +410,12 @@ def children(how: str, folder: Path) -> list[str]:
 
 
 def test_two_processes_compile_once(tmp_path, torch):
-    assert children("find", tmp_path) == ["firstsecond"] * 2
+    assert children("find", tmp_path) == [LIBRARY] * 2
     assert calls(tmp_path) == 1
 
 
 def test_two_processes_that_both_compile_never_see_half_a_file(tmp_path, torch):
-    assert children("build", tmp_path) == ["firstsecond"] * 2
+    assert children("build", tmp_path) == [LIBRARY] * 2
     assert calls(tmp_path) == 2
     assert not list(tmp_path.glob(".same-*"))
 
@@ -378,7 +451,7 @@ def test_cuda_headers_are_tried_when_ours_do_not_do(tmp_path, monkeypatch, torch
             )
         ),
     )
-    assert find_shim(torch).read_text() == "firstsecond"
+    assert find_shim(torch).read_text() == LIBRARY
 
 
 def test_our_stand_ins_come_last(tmp_path, torch):
