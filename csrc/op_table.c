@@ -79,17 +79,16 @@ higher(int64_t left, int64_t right)
     return left > right ? left : right;
 }
 
-/* Grow *ARRAY, of *HELD elements, to CAPACITY elements; zeroed. */
-static bool
-grow(void **array, size_t held, size_t capacity, size_t element)
+/* ARRAY, of HELD elements, with room for CAPACITY; what is new is zeroed.
+ * NULL: out of memory, ARRAY is unchanged. */
+static void *
+grown(void *array, size_t held, size_t capacity, size_t element)
 {
-    char *larger = mp_realloc(*array, capacity * element);
-    if (larger == NULL) {
-        return false;
+    char *larger = mp_realloc(array, capacity * element);
+    if (larger != NULL) {
+        memset(larger + held * element, 0, (capacity - held) * element);
     }
-    memset(larger + held * element, 0, (capacity - held) * element);
-    *array = larger;
-    return true;
+    return larger;
 }
 
 /* ---- rows --------------------------------------------------------------- */
@@ -146,10 +145,15 @@ rows_fit_one_more(builder_t *builder)
         return true;
     }
     size_t devices = builder->device_count;
-    if (!grow((void **)&builder->rows, held, wanted, sizeof(mp_op_row_t)) ||
-        !grow((void **)&builder->open, held, wanted, sizeof(uint32_t)) ||
-        !grow((void **)&builder->bytes, held * devices, wanted * devices,
-              sizeof(mp_op_bytes_t))) {
+    mp_op_row_t *rows =
+        grown(builder->rows, held, wanted, sizeof(mp_op_row_t));
+    builder->rows = rows != NULL ? rows : builder->rows;
+    uint32_t *open = grown(builder->open, held, wanted, sizeof(uint32_t));
+    builder->open = open != NULL ? open : builder->open;
+    mp_op_bytes_t *bytes = grown(builder->bytes, held * devices,
+                                 wanted * devices, sizeof(mp_op_bytes_t));
+    builder->bytes = bytes != NULL ? bytes : builder->bytes;
+    if (rows == NULL || open == NULL || bytes == NULL) {
         return false;
     }
     builder->row_capacity = wanted;
@@ -208,10 +212,12 @@ thread_of(builder_t *builder, uint32_t id, bool add)
         size_t held = builder->thread_capacity;
         if (builder->thread_count == held) {
             size_t wanted = held == 0 ? 8 : held * 2;
-            if (!grow((void **)&builder->threads, held, wanted,
-                      sizeof(thread_t))) {
+            thread_t *threads =
+                grown(builder->threads, held, wanted, sizeof(thread_t));
+            if (threads == NULL) {
                 return NULL;
             }
+            builder->threads = threads;
             builder->thread_capacity = wanted;
         }
         place = (uint32_t)builder->thread_count;
@@ -231,9 +237,12 @@ push(builder_t *builder, thread_t *thread, const frame_t *frame)
     size_t devices = builder->device_count;
     if (thread->count == thread->capacity) {
         size_t held = thread->capacity, wanted = held == 0 ? 8 : held * 2;
-        if (!grow((void **)&thread->frames, held, wanted, sizeof(frame_t)) ||
-            !grow((void **)&thread->cells, held * devices, wanted * devices,
-                  sizeof(cell_t))) {
+        frame_t *frames = grown(thread->frames, held, wanted, sizeof(frame_t));
+        thread->frames = frames != NULL ? frames : thread->frames;
+        cell_t *cells = grown(thread->cells, held * devices, wanted * devices,
+                              sizeof(cell_t));
+        thread->cells = cells != NULL ? cells : thread->cells;
+        if (frames == NULL || cells == NULL) {
             return false;
         }
         thread->capacity = wanted;
