@@ -353,7 +353,7 @@ begin(builder_t *builder, const mp_event_t *event)
         .name = event->op,
         .region = region,
         .top = around == NULL,
-        .inner = is_open(builder, thread, row),
+        .inner = around != NULL && is_open(builder, thread, row),
         .same_call = same_call,
     };
     return push(builder, thread, &frame) ? MP_OK : MP_ERR_NOMEM;
@@ -496,7 +496,8 @@ builder_init(builder_t *builder, const int16_t *devices, size_t device_count)
     builder->column = mp_calloc((size_t)INT16_MAX + 2, sizeof(uint16_t));
     if (builder->names == NULL || builder->named_rows == NULL ||
         builder->short_of == NULL || builder->short_steps == NULL ||
-        builder->index == NULL || builder->column == NULL) {
+        builder->index == NULL || builder->column == NULL ||
+        !rows_fit_one_more(builder)) {
         return MP_ERR_NOMEM;
     }
     for (size_t i = 0; i < device_count; i++) {

@@ -611,6 +611,7 @@ class Recording:
         group_by_input_shape: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
+        include_python_functions: bool = False,
         *,
         device: object = None,
     ) -> OperatorAverages:
@@ -627,6 +628,7 @@ class Recording:
             group_by_stack_n: Divide each name by that many of the innermost
                 Python frames.
             group_by_overload_name: Not possible: overloads are not recorded.
+            include_python_functions: Not possible: they are no rows here.
             device: Whose bytes the attributes ``*_bytes`` are; see the class.
 
         Raises:
@@ -646,6 +648,11 @@ class Recording:
             raise MemprofError(
                 "group_by_overload_name=True: memprof records names of ops "
                 "without their overloads"
+            )
+        if include_python_functions:
+            raise MemprofError(
+                "include_python_functions=True: Python functions are not recorded "
+                "as calls; group_by_stack_n= tells which lines called an op"
             )
         frames = operator.index(group_by_stack_n)
         if frames < 0:

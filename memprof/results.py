@@ -107,6 +107,7 @@ class Results:
         group_by_input_shape: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
+        include_python_functions: bool = False,
         *,
         device: object = None,
     ) -> OperatorAverages:
@@ -115,6 +116,7 @@ class Results:
             group_by_input_shape,
             group_by_stack_n,
             group_by_overload_name,
+            include_python_functions,
             device=device,
         )
 
