@@ -110,11 +110,13 @@ test-gpu: build
 
 bench: build
 	@$(VPY) benchmarks/hook.py
+	@$(VPY) benchmarks/averages.py
 	@$(VPY) benchmarks/overhead.py $(ARGS)
 
 bench-gpu: build
 	@$(CUDA_CHECK)
 	@$(VPY) benchmarks/hook.py
+	@$(VPY) benchmarks/averages.py --device cuda --batch 64 --size 224
 	@$(VPY) benchmarks/overhead.py $(ARGS)
 
 # The core without torch, for any Python.

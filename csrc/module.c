@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "hook.h"
 #include "mem.h"
+#include "op_table.h"
 #include "pystack.h"
 #include "shim_loader.h"
 #include "state.h"
@@ -555,6 +556,7 @@ add_tables(PyObject *module)
     ADD_TABLE(module, "ROLES", true MP_ROLE_LIST(X), true);
     ADD_TABLE(module, "CATEGORIES", true MP_CATEGORY_LIST(X), true);
     ADD_TABLE(module, "REASONS", true MP_REASON_LIST(X), true);
+    ADD_TABLE(module, "OP_KINDS", true MP_OP_KIND_LIST(X), true);
     return 0;
 }
 #undef X

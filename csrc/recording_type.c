@@ -2,6 +2,7 @@
 #include "category.h"
 #include "hook.h"
 #include "mem.h"
+#include "op_table.h"
 #include "recording.h"
 #include "state.h"
 #include "timeline.h"
@@ -12,6 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define MAX_DEVICES 256
 
 typedef struct {
     PyObject_HEAD
@@ -209,16 +212,20 @@ recording_steps(PyObject *self, PyObject *Py_UNUSED(ignored))
                        count * sizeof(mp_step_stats_t), self, NULL);
 }
 
+/* The devices that Python hears of; DEVICES has MAX_DEVICES places. */
+static size_t
+known_devices(const recording_t *recording, int16_t *devices)
+{
+    size_t count =
+        mp_tracker_devices(recording->tracker, devices, MAX_DEVICES);
+    return count < MAX_DEVICES ? count : MAX_DEVICES;
+}
+
 static PyObject *
 recording_devices(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    const mp_tracker_t *tracker = ((recording_t *)self)->tracker;
-    int16_t devices[256];
-    size_t count =
-        mp_tracker_devices(tracker, devices, MP_ARRAY_LENGTH(devices));
-    if (count > MP_ARRAY_LENGTH(devices)) {
-        count = MP_ARRAY_LENGTH(devices);
-    }
+    int16_t devices[MAX_DEVICES];
+    size_t count = known_devices((recording_t *)self, devices);
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list != NULL && i < count; i++) {
         PyObject *number = PyLong_FromLong(devices[i]);
@@ -379,6 +386,42 @@ recording_timeline(PyObject *self, PyObject *args)
         return NULL;
     }
     return Py_BuildValue("(NNN)", event, time, values);
+}
+
+static PyObject *
+recording_op_table(PyObject *self, PyObject *args)
+{
+    recording_t *recording = (recording_t *)self;
+    mp_module_state_t *state = mp_state_of_type(Py_TYPE(self));
+    unsigned int frames;
+    if (!PyArg_ParseTuple(args, "I:op_table", &frames)) {
+        return NULL;
+    }
+    int16_t devices[MAX_DEVICES];
+    size_t device_count = known_devices(recording, devices);
+    size_t lives_count;
+    const mp_allocation_t *lives =
+        mp_tracker_allocations(recording->tracker, &lives_count);
+    mp_op_table_t table;
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status = mp_op_table_build(
+        recording->events, recording->count, lives, lives_count, devices,
+        device_count, frames, recording->intern, &table);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state, status, "building the table of ops", 0, NULL);
+    }
+    PyObject *rows = mp_rows_new(
+        state, table.rows, table.count * sizeof(mp_op_row_t), NULL, mp_free);
+    PyObject *bytes = mp_rows_new(
+        state, table.bytes, table.count * device_count * sizeof(mp_op_bytes_t),
+        NULL, mp_free);
+    if (rows == NULL || bytes == NULL) {
+        Py_XDECREF(rows);
+        Py_XDECREF(bytes);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", rows, bytes);
 }
 
 /* A file of the name TEMPORARY that nobody else may read: what it takes the
@@ -571,6 +614,7 @@ static PyMethodDef recording_methods[] = {
     {"stack", recording_stack, METH_O, NULL},
     {"stack_ids", recording_stack_ids, METH_O, NULL},
     {"timeline", recording_timeline, METH_VARARGS, NULL},
+    {"op_table", recording_op_table, METH_VARARGS, NULL},
     {"save", recording_save, METH_O, NULL},
     {"close_stream", recording_close_stream, METH_NOARGS, NULL},
     {0},

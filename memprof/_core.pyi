@@ -1,7 +1,8 @@
 """The C core.  Everything here is private to memprof.
 
 Numbers of kinds, phases, roles, categories and reasons are those of
-``csrc/event.h`` and ``csrc/life.h``; the tables below give their texts.
+``csrc/event.h``, ``csrc/life.h`` and ``csrc/op_table.h``; the tables below give
+their texts.
 Buffers are read-only, hold rows laid out as ``memprof.recording`` documents
 (``EVENT_DTYPE``, ``ALLOCATION_DTYPE``, ``STEP_DTYPE``) and keep their owner
 alive.
@@ -26,6 +27,7 @@ PHASES: Final[tuple[str, ...]]
 ROLES: Final[tuple[str, ...]]
 CATEGORIES: Final[tuple[str, ...]]
 REASONS: Final[tuple[str, ...]]
+OP_KINDS: Final[tuple[str, ...]]
 
 def now_ns() -> int: ...
 
@@ -206,6 +208,11 @@ class Recording:
 
         kind 0: requested, active, reserved; kind 1: one column a category.
         The first sample is the state at the start (event -1)."""
+    def op_table(self, frames: int) -> tuple[Buffer, Buffer]:
+        """OP_DTYPE [n], and of each row a OP_BYTES_DTYPE for each of
+        ``devices()``.
+
+        frames: how many of the innermost Python frames divide a name."""
     def save(self, path: str) -> None:
         """``OSError`` names the path; nothing half-written is left."""
     def close_stream(self) -> None:

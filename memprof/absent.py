@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 INSTEAD = {
-    "key_averages": 'peak().rows(by="op") divides the peak by op',
     "events_averages": 'peak().rows(by="op") divides the peak by op',
     "export_chrome_trace": "save(path) keeps everything, timeline() has the bytes "
     "over time",

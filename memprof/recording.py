@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from memprof import _core, files
 from memprof.absent import without
+from memprof.errors import MemprofError
 from memprof.moment import Moment
 from memprof.rows import (
     ALLOCATION_DTYPE,
@@ -35,6 +36,7 @@ from memprof.rows import (
 )
 
 if TYPE_CHECKING:
+    from memprof.averages import OperatorAverages
     from memprof.reports.text import Summary
 
 __all__ = [
@@ -158,7 +160,7 @@ def parse_device(device: object) -> int | None:
     )
 
 
-def _array(buffer: Any, dtype: Any) -> NDArray[Any]:
+def as_rows(buffer: Any, dtype: Any) -> NDArray[Any]:
     """View BUFFER, without a copy, as a read-only array of DTYPE."""
     if memoryview(buffer).nbytes == 0:
         array: NDArray[Any] = np.empty(0, dtype)
@@ -294,7 +296,7 @@ class Recording:
         The tracker begins a row for what a recording finds alive, which is no
         step: it has ``recorded`` 0.  Without a window no row has 1.
         """
-        rows: Rows = _array(self._core.steps(), STEP_DTYPE)
+        rows: Rows = as_rows(self._core.steps(), STEP_DTYPE)
         recorded = rows["recorded"] != 0
         return rows[recorded] if recorded.any() else rows
 
@@ -368,7 +370,7 @@ class Recording:
 
     def _allocations(self) -> Rows:
         if self._allocation_rows is None:
-            self._allocation_rows = _array(self._core.allocations(), ALLOCATION_DTYPE)
+            self._allocation_rows = as_rows(self._core.allocations(), ALLOCATION_DTYPE)
         return self._allocation_rows
 
     def events(self, device: object = None) -> Rows:
@@ -379,7 +381,7 @@ class Recording:
                 numbers are no longer event numbers.  None: all events.
         """
         if self._event_rows is None:
-            self._event_rows = _array(self._core.events(), EVENT_DTYPE)
+            self._event_rows = as_rows(self._core.events(), EVENT_DTYPE)
         rows = self._event_rows
         if device is None or (isinstance(device, str) and device == "all"):
             return rows
@@ -459,9 +461,9 @@ class Recording:
             if device in self._core.devices():
                 event, time_ns, amount = self._core.timeline(device, kind)
                 samples = Samples(
-                    _array(event, np.int64),
-                    _array(time_ns, np.int64),
-                    _array(amount, np.int64).reshape(-1, columns),
+                    as_rows(event, np.int64),
+                    as_rows(time_ns, np.int64),
+                    as_rows(amount, np.int64).reshape(-1, columns),
                 )
             else:
                 samples = Samples(
@@ -682,6 +684,59 @@ class Recording:
         from memprof.reports.text import Summary
 
         return Summary(self, device, limit=limit)
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool = False,
+        *,
+        device: object = None,
+    ) -> OperatorAverages:
+        """Return memory by op; ``print(rec.key_averages().table(sort_by=...))``.
+
+        As torch.profiler's: one row a name, for ops, backward nodes and
+        ``record_function`` regions, with what was allocated and freed in it and
+        how high it rose above its beginning, on every device.  An op is
+        recorded when it first allocates, so calls that touch no memory are not
+        counted, and what an op frees before counts for what is around it.
+
+        Args:
+            group_by_input_shape: Not possible: shapes are not recorded.
+            group_by_stack_n: Divide each name by that many of the innermost
+                Python frames.
+            group_by_overload_name: Not possible: overloads are not recorded.
+            include_python_functions: Not possible: they are no rows here.
+            device: Whose bytes the attributes ``*_bytes`` are; see the class.
+
+        Raises:
+            MemprofError: A grouping that is not possible.
+            TypeError: GROUP_BY_STACK_N is no number.
+            ValueError: It is negative, or there is no such device.
+        """
+        from memprof.averages import OperatorAverages
+
+        if group_by_input_shape:
+            raise MemprofError(
+                "group_by_input_shape=True: this recording holds no shapes of "
+                "inputs. memprof.profile(record_shapes=True) does not write "
+                "them yet; group_by_stack_n= tells calls apart by their line"
+            )
+        if group_by_overload_name:
+            raise MemprofError(
+                "group_by_overload_name=True: memprof records names of ops "
+                "without their overloads"
+            )
+        if include_python_functions:
+            raise MemprofError(
+                "include_python_functions=True: Python functions are not recorded "
+                "as calls; group_by_stack_n= tells which lines called an op"
+            )
+        frames = operator.index(group_by_stack_n)
+        if frames < 0:
+            raise ValueError(f"group_by_stack_n={frames}: a number of frames, or 0")
+        return OperatorAverages(self, self._device(device), min(frames, 2**32 - 1))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to PATH, whole or not at all.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memprof.absent import without
 
 if TYPE_CHECKING:
+    from memprof.averages import OperatorAverages
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Rows, Timeline
     from memprof.reports.text import Summary
@@ -114,6 +115,24 @@ class Results:
     def summary(self, device: object = None, *, limit: int = 12) -> Summary:
         """See ``Recording.summary``."""
         return self.recording.summary(device, limit=limit)
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool = False,
+        *,
+        device: object = None,
+    ) -> OperatorAverages:
+        """See ``Recording.key_averages``."""
+        return self.recording.key_averages(
+            group_by_input_shape,
+            group_by_stack_n,
+            group_by_overload_name,
+            include_python_functions,
+            device=device,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""

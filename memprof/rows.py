@@ -1,4 +1,4 @@
-"""The layouts of rows, for NumPy: ``csrc/event.h``, ``life.h`` and ``counters.h``.
+"""The layouts of rows, for NumPy: those of the C structs that they name.
 
 Offsets are written out: rows are the core's memory, not copies of it.
 """
@@ -104,6 +104,28 @@ STEP_DTYPE = _rows(
     ("allocated_total", "<i8", 72),  # bytes allocated in it
 )
 """One step on one device: ``mp_step_stats_t`` of ``csrc/counters.h``, 80 bytes."""
+
+OP_DTYPE = _rows(
+    24,
+    ("name", "<u4", 0),  # string id; outside of ops: NO_INDEX
+    ("stack", "<u4", 4),  # a stack that begins with the row's frames
+    ("kind", "u1", 8),  # index into _core.OP_KINDS
+    ("top", "u1", 9),  # some call was inside no other op or region
+    ("calls", "<i8", 16),  # that touched memory of any device
+)
+"""A row of the operator table: ``mp_op_row_t`` of ``csrc/op_table.h``, 24 bytes."""
+
+OP_BYTES_DTYPE = _rows(
+    56,
+    ("self_allocated", "<i8", 0),
+    ("self_freed", "<i8", 8),
+    ("self_peak", "<i8", 16),  # the highest above a call's beginning
+    ("allocated", "<i8", 24),
+    ("freed", "<i8", 32),
+    ("peak", "<i8", 40),
+    ("calls", "<i8", 48),  # that touched memory of this device
+)
+"""The same row on one device: ``mp_op_bytes_t`` of ``csrc/op_table.h``, 56 bytes."""
 
 STEPS_DTYPE = np.dtype(
     [

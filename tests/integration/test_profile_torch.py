@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 

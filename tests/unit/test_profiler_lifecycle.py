@@ -329,7 +329,6 @@ def test_cuda_alone_where_there_is_none_is_said_at_the_start(m):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("key_averages", r'peak\(\).rows\(by="op"\)'),
         ("export_chrome_trace", r"save\(path\)"),
         ("export_memory_timeline", r"timeline\(\)"),
         ("export_stacks", r'rows\(by="stack"\)'),
