@@ -199,8 +199,9 @@ class Recording:
 
         kind 0: requested, active, reserved; kind 1: one column a category.
         The first sample is the state at the start (event -1)."""
-    def save(self, path: str) -> None:
-        """``OSError`` names the path; nothing half-written is left."""
+    def save(self, path: str, info: str = ...) -> None:
+        """``OSError`` names the path; nothing half-written is left.  ``info``
+        stands in the file instead of the recording's."""
     def close_stream(self) -> None:
         """Finish the streamed file with the present ``info``.  Does nothing
         if there is none.  ``OSError``: the file keeps its whole blocks."""
