@@ -262,6 +262,7 @@ class Live:
             "seeded": dict(self._seeded),
             "own": {name: status[name] for name in ("own_bytes", "events", "dropped")},
             "followed_steps": followed_steps(self._session.followed_steps()),
+            "models": the_hooks().names.titles(),
         }
 
 
