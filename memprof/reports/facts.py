@@ -63,6 +63,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             "op": peak.op,
         },
         "categories": peak.categories,
+        "labels": peak.labels if recording.rules else {},
         "rows": shown,
         "rows_total": len(held),
         "torch": _torch_peak(info, peak),

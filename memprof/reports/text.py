@@ -91,6 +91,7 @@ def lines(facts: dict[str, Any], width: int, exact: bool = False) -> list[str]:
         *_peak_lines(facts, width),
         *_spark_lines(facts, width),
         *_category_lines(facts, width),
+        *_label_lines(facts, width),
         *_torch_lines(facts),
         *_event_lines(facts, width),
         "",
@@ -198,6 +199,19 @@ def _category_lines(facts: dict[str, Any], width: int) -> list[str]:
         for (name, _), part in zip(parts, percent, strict=True)
     ]
     return _wrapped("at peak", words, width)
+
+
+def _label_lines(facts: dict[str, Any], width: int) -> list[str]:
+    held = [(name or "unlabelled", size) for name, size in facts["labels"].items()]
+    if not held:
+        return []
+    held.sort(key=lambda part: (part[0] == "unlabelled", -part[1]))
+    percent = shares([size for _, size in held])
+    words = [
+        f"{name} {'<1' if part == '0' and size else part} %"
+        for (name, size), part in zip(held, percent, strict=True)
+    ]
+    return _wrapped("labels", words, width)
 
 
 def _wrapped(
