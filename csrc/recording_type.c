@@ -475,11 +475,16 @@ save_to(const recording_t *recording, const char *path, const char *temporary,
 }
 
 static PyObject *
-recording_save(PyObject *self, PyObject *path)
+recording_save(PyObject *self, PyObject *args)
 {
     recording_t *recording = (recording_t *)self;
+    PyObject *path;
+    PyObject *told = recording->info;
     Py_ssize_t info_length;
-    const char *info = PyUnicode_AsUTF8AndSize(recording->info, &info_length);
+    if (!PyArg_ParseTuple(args, "O|U:save", &path, &told)) {
+        return NULL;
+    }
+    const char *info = PyUnicode_AsUTF8AndSize(told, &info_length);
     PyObject *bytes = mp_path_bytes(path);
     PyObject *temporary =
         bytes == NULL
@@ -490,7 +495,7 @@ recording_save(PyObject *self, PyObject *path)
         Py_XDECREF(bytes);
         return NULL;
     }
-    PyObject *pinned = Py_NewRef(recording->info);
+    PyObject *pinned = Py_NewRef(told);
     const char *to = PyBytes_AS_STRING(bytes);
     const char *by = PyBytes_AS_STRING(temporary);
     int saved_errno = 0;
@@ -615,7 +620,7 @@ static PyMethodDef recording_methods[] = {
     {"stack_ids", recording_stack_ids, METH_O, NULL},
     {"timeline", recording_timeline, METH_VARARGS, NULL},
     {"op_table", recording_op_table, METH_VARARGS, NULL},
-    {"save", recording_save, METH_O, NULL},
+    {"save", recording_save, METH_VARARGS, NULL},
     {"close_stream", recording_close_stream, METH_NOARGS, NULL},
     {0},
 };

@@ -213,8 +213,9 @@ class Recording:
         ``devices()``.
 
         frames: how many of the innermost Python frames divide a name."""
-    def save(self, path: str) -> None:
-        """``OSError`` names the path; nothing half-written is left."""
+    def save(self, path: str, info: str = ...) -> None:
+        """``OSError`` names the path; nothing half-written is left.  ``info``
+        stands in the file instead of the recording's."""
     def close_stream(self) -> None:
         """Finish the streamed file with the present ``info``.  Does nothing
         if there is none.  ``OSError``: the file keeps its whole blocks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 INSTEAD = {
-    "events_averages": 'peak().rows(by="op") divides the peak by op',
+    "events_averages": "key_averages() has the sums by op",
     "export_chrome_trace": "save(path) keeps everything, timeline() has the bytes "
     "over time",
     "export_memory_timeline": "timeline() has the bytes over time by category",

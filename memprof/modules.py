@@ -36,12 +36,14 @@ class Names:
         self._bare_class: str | None = None
         # The class of a model for the bare names of its own tensors: "weight".
         self.own: dict[str, str] = {}
+        self._titles: dict[str, None] = {}
 
     def clear(self) -> None:
         """Forget everybody."""
         self._known.clear()
         self._roots.clear()
         self.own.clear()
+        self._titles.clear()
         self._bare_class = None
         _core.forget_objects()
 
@@ -60,6 +62,14 @@ class Names:
         found = (ref() for ref in list(self._roots.values()))
         return [root for root in found if root is not None]
 
+    def titles(self) -> list[str]:
+        """Return the names of all models, the one whose parts have bare names first.
+
+        Those that are gone are there too; ``""`` is first if there is none such.
+        """
+        bare = self._bare_class or ""
+        return [bare, *(title for title in list(self._titles) if title != bare)]
+
     def add_root(self, root: Any) -> None:
         """Name a model, its submodules and their parameters.
 
@@ -74,6 +84,7 @@ class Names:
             if ref is None:
                 return
             ref.root = title
+            self._titles[title] = None
         prefix = self._prefix(title)
         for path, module in heap.submodules(root):
             self.add(module, prefix + path if path else title)

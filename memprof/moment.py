@@ -39,6 +39,7 @@ KEYS = (
     "thread",
     "stream",
     "forward_module",
+    "label",
 )
 """What ``Moment.rows`` can divide by."""
 
@@ -255,6 +256,14 @@ class Moment:
         )
         return dict(zip(_core.CATEGORIES, sums, strict=True))
 
+    @property
+    def labels(self) -> dict[str, int]:
+        """Bytes of each label of ``Recording.label``; they sum to ``requested``."""
+        lives = self._recording.allocations("all")
+        return self._recording._labels().sums(
+            self._index(), lives["size"][self._index()]
+        )
+
     def rows(
         self,
         by: str | Sequence[str] = ("category", "module", "op", "line"),
@@ -281,6 +290,7 @@ class Moment:
                   own tensors have the name of its class.
                 * ``step`` is the step of birth, -1 if that was before the
                   recording; ``thread`` and ``stream`` are numbers.
+                * ``label`` is that of ``Recording.label``; ``""``: none.
             limit: keep that many rows and put the rest into one more, whose keys
                 are all ``"other"``, whose ``rest`` is True (no other row has
                 that key) and whose ``rows`` says how many it stands for.
@@ -461,6 +471,9 @@ class _Columns:
             return self.field(key).astype(np.int64), list(_core.REASONS)
         if key == "phase":
             return self.field(key).astype(np.int64), list(_core.PHASES)
+        if key == "label":
+            labels = self._recording._labels()
+            return labels.codes[self._index].astype(np.int64), list(labels.names)
         if key == "step":
             codes, values = _dense(self.field("born_step").astype(np.int64) + 1)
             return codes, [value - 1 for value in values.tolist()]

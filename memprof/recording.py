@@ -11,6 +11,7 @@ they happened; event -1 is the state when the recording began.
 
 from __future__ import annotations
 
+import copy
 import json
 import operator
 import os
@@ -37,6 +38,9 @@ from memprof.rows import (
 
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
+    from memprof.labels import Labels, Rule
+    from memprof.modstats import Tree
+    from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
 
 __all__ = [
@@ -198,6 +202,9 @@ class Recording:
         # For memprof.moment: what the ids of this recording mean as text.
         self._places: Any = None
         self._own: dict[str, str] | None = None
+        self._tree: Tree | None = None
+        self._rules: tuple[Rule, ...] | None = None  # None: those of the info
+        self._labelled: Labels | None = None
 
     # -- facts about the whole -------------------------------------------------
 
@@ -209,15 +216,12 @@ class Recording:
         (events lost because the log was full), ``defects`` (name -> count: what
         did not fit together), ``devices``, ``finished`` (False: the writer was
         killed or the file is cut), ``damaged_bytes`` (behind the last good
-        block), ``start_ns`` and ``start_wall_ns`` (monotonic and Unix clock).
+        block), ``start_ns`` and ``start_wall_ns`` (monotonic and Unix clock),
+        ``labels`` (the rules of ``label``, as dicts).
         The rest is what ``memprof.profile`` wrote: versions, sources, own cost.
         """
         core = self._core
-        try:
-            parsed = json.loads(core.info) if core.info else {}
-        except ValueError:
-            parsed = {}
-        info: dict[str, Any] = dict(parsed) if isinstance(parsed, dict) else {}
+        info = self._written_info()
         # A device's facts (name, memory) are the profile's; names are ours.
         if not isinstance(info.get("device_facts"), dict):
             facts = info.get("devices")
@@ -232,8 +236,17 @@ class Recording:
             damaged_bytes=core.damaged_bytes,
             start_ns=core.start_ns,
             start_wall_ns=core.start_wall_ns,
+            labels=[rule.to_dict() for rule in self.rules],
         )
         return info
+
+    def _written_info(self) -> dict[str, Any]:
+        """Return what was written of the run; nothing if it cannot be read."""
+        try:
+            parsed = json.loads(self._core.info) if self._core.info else {}
+        except ValueError:
+            parsed = {}
+        return dict(parsed) if isinstance(parsed, dict) else {}
 
     @property
     def devices(self) -> list[str]:
@@ -434,6 +447,7 @@ class Recording:
         Args:
             device: see the class.
             by: ``"category"``: one column a category, which sum to requested;
+                ``"label"``: one a label, likewise, that of what has none first;
                 ``"total"``: the columns requested, active, reserved.
 
         Returns:
@@ -447,11 +461,20 @@ class Recording:
         kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
         if not isinstance(by, str):
             raise TypeError(f"by={by!r}: a text, one of {_choices(kinds)}")
+        if by == "label":
+            return self._label_timeline(self._device(device))
         if by not in kinds:
-            raise ValueError(f"no timeline by {by!r}; choose {_choices(kinds)}")
+            choices = _choices([*kinds, "label"])
+            raise ValueError(f"no timeline by {by!r}; choose {choices}")
         kind, labels = kinds[by]
         samples = self._sampled(self._device(device), kind)
         return Timeline(samples.time_ns, samples.bytes, labels, samples.event)
+
+    def _label_timeline(self, device: int) -> Timeline:
+        samples, found = self._sampled(device, 1), self._labels()
+        levels = found.levels(self._allocations(), device, samples.event)
+        levels.flags.writeable = False
+        return Timeline(samples.time_ns, levels, found.names, samples.event)
 
     def _sampled(self, device: int, kind: int) -> Samples:
         """Return the core's timeline; one sample of zeros if it has none."""
@@ -484,6 +507,7 @@ class Recording:
         step: int | None = None,
         phase: str | None = None,
         category: str | None = None,
+        label: str | None = None,
     ) -> Moment:
         """Return the first moment at which a value was highest.
 
@@ -495,15 +519,20 @@ class Recording:
             step: only in that step, its beginning included.
             phase: only in runs of that phase; see ``phases``.
             category: the highest bytes of that category instead of OF.
+            label: the highest bytes of that label instead; ``""``: of what no
+                rule names.
 
         Raises:
-            ValueError: there is no such device, step, phase or category, or OF
-                is no such value.
+            ValueError: there is no such device, step, phase, category or label,
+                or OF is no such value.
         """
         number = self._device(device)
         if of not in TOTALS:
             raise ValueError(f"no peak of {of!r}; choose {_choices(TOTALS)}")
-        if category is not None:
+        if label is not None:
+            column = self._label_column(number, label, of, category)
+            samples = self._sampled(number, 1)
+        elif category is not None:
             if category not in _core.CATEGORIES:
                 raise ValueError(
                     f"no category {category!r}; choose {_choices(_core.CATEGORIES)}"
@@ -532,6 +561,19 @@ class Recording:
                 # A level carried in from before holds at the stretch's start.
                 best, at = int(column[top]), max(int(samples.event[top]), start)
         return Moment(self, number, at, step=step)
+
+    def _label_column(
+        self, device: int, label: str, of: str, category: str | None
+    ) -> Ints:
+        names = self._labels().names
+        if label not in names:
+            raise ValueError(f"no label {label!r}; choose {_choices(names)}")
+        if of != "requested" or category is not None:
+            raise ValueError(
+                "labels divide the requested bytes: leave out `of` and `category`"
+            )
+        column: Ints = self._label_timeline(device).bytes[:, names.index(label)]
+        return column
 
     def _stretches(self, step: int | None, phase: str | None) -> tuple[Ints, Ints]:
         """Return first and last event, int64 [n] each, of what is asked for."""
@@ -609,6 +651,141 @@ class Recording:
         if not -1 <= event < count:
             raise ValueError(f"no event {event}; events: -1 (the start) to {count - 1}")
         return Moment(self, number, event)
+
+    # -- labels ----------------------------------------------------------------
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of ``label``, in the order in which they are tried."""
+        if self._rules is None:
+            from memprof.labels import stored
+
+            self._rules = stored(self._written_info())
+        return self._rules
+
+    def label(
+        self,
+        label: str,
+        *,
+        module: str | None = None,
+        op: str | None = None,
+        stack: str | None = None,
+        region: str | None = None,
+        device: object = None,
+    ) -> Recording:
+        """Return the same recording with one more rule that names blocks.
+
+        It shares the data with this one, which stays as it is.  The patterns are
+        regular expressions, found anywhere in a text (``re.search``); if several
+        are given, a block must match all.  The first rule that matches names the
+        block.
+
+        Args:
+            label: the name; several rules may give the same.
+            module: in the module of ``Moment.rows``: where the block was born;
+                for backward what caused it; else its owner's.
+            op: in the name of its op.
+            stack: in ``"function file:line"`` of any frame of its stack, or of
+                the stack of the forward that caused it.
+            region: in its innermost ``record_function`` region.
+            device: blocks of that device only; None: of all.
+
+        Raises:
+            TypeError: a label or pattern is no text.
+            ValueError: the label is empty, there is no pattern, or one is no
+                regular expression; or there is no such device.
+        """
+        from memprof.labels import rule
+
+        where = None if device is None else device_name(self._device(device))
+        made = rule(label, where, module=module, op=op, stack=stack, region=region)
+        other = copy.copy(self)
+        other._rules, other._labelled = (*self.rules, made), None
+        return other
+
+    def labels(self, device: object = None) -> NDArray[np.int32]:
+        """Return the label of each row of ``allocations(device)``.
+
+        Returns:
+            int32 [n]: index into ``label_names``; 0: no rule names it.
+        """
+        codes = self._labels().codes
+        if isinstance(device, str) and device == "all":
+            return codes
+        chosen: NDArray[np.int32] = codes[self.allocations(device)["id"]]
+        chosen.flags.writeable = False
+        return chosen
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What the numbers of ``labels`` mean; the first is ``""``."""
+        return self._labels().names
+
+    def _labels(self) -> Labels:
+        if self._labelled is None:
+            from memprof.labels import Labels
+
+            self._labelled = Labels(self, self.rules)
+        return self._labelled
+
+    # -- modules ---------------------------------------------------------------
+
+    def module_stats(self, device: object = None, step: int | None = None) -> Rows:
+        """Return one row a module, ``MODULE_DTYPE`` of ``memprof.modstats``.
+
+        Models in the order in which they first ran, in each its modules in
+        execution order (first birth in forward), those around others first.  The
+        rows are the same for every device and step.  Library scratch (category
+        workspace) is no module's.  A field without ``_self``
+        is about the module and all modules inside of it, by name.
+
+        * ``forward_bytes``: all that was born in forward;
+        * ``retained_bytes``: born in forward and alive when the forward of its
+          model ends: at the end (``retained_event``) at which the model as a
+          whole held most, so the rows of a model sum up;
+        * ``forward_peak_bytes``: the most that was alive at once, after any of
+          its births, of what was born in forward; ``transient_bytes``: how much
+          more that is than what is retained;
+        * ``backward_bytes``, ``backward_peak_bytes``: the same of what was born
+          in backward because of the module, gradients included;
+        * ``parameter_bytes`` (buffers included), ``gradient_bytes``,
+          ``optimizer_state_bytes``: the most that was alive at once.
+
+        Args:
+            device: whose bytes.
+            step: births, ends and peaks in that step only; None: in all.
+
+        Raises:
+            ValueError: no such device or step.
+        """
+        from memprof.modstats import Tree, module_stats
+
+        number = self._device(device)
+        span = (-1, self._core.events_count)
+        if step is not None:
+            row = self._step(step)
+            span = int(row["begin_event"]), int(row["end_event"])
+        if self._tree is None:
+            self._tree = Tree(self)
+        return module_stats(self, self._tree, number, span)
+
+    def module_table(
+        self,
+        device: object = None,
+        step: int | None = None,
+        *,
+        depth: int | None = None,
+    ) -> ModuleTable:
+        """Return ``module_stats`` as a table; ``print`` it.
+
+        Args:
+            device: see ``module_stats``.
+            step: likewise.
+            depth: leave out modules inside of more others than that.
+        """
+        from memprof.reports.modules import ModuleTable
+
+        return ModuleTable(self, device, step, depth=depth)
 
     # -- the text behind ids ---------------------------------------------------
 
@@ -739,7 +916,7 @@ class Recording:
         return OperatorAverages(self, self._device(device), min(frames, 2**32 - 1))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the recording to PATH, whole or not at all.
+        """Write the recording to PATH, whole or not at all; labels included.
 
         A file that is there keeps its mode, and a link still leads to it.
 
@@ -749,7 +926,13 @@ class Recording:
                 or a running profile streams to it.
         """
         files.check_folder(path)
-        self._core.save(files.save_target(path))
+        target = files.save_target(path)
+        if self._rules is None:
+            self._core.save(target)
+            return
+        info = self._written_info()
+        info["labels"] = [rule.to_dict() for rule in self._rules]
+        self._core.save(target, json.dumps(info))
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 from memprof.absent import without
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from memprof.averages import OperatorAverages
+    from memprof.labels import Rule
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Rows, Timeline
+    from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
 
 
@@ -55,10 +60,11 @@ class Results:
         step: int | None = None,
         phase: str | None = None,
         category: str | None = None,
+        label: str | None = None,
     ) -> Moment:
         """See ``Recording.peak``."""
         return self.recording.peak(
-            device, of=of, step=step, phase=phase, category=category
+            device, of=of, step=step, phase=phase, category=category, label=label
         )
 
     def at(
@@ -87,6 +93,49 @@ class Results:
     def timeline(self, device: object = None, by: str = "category") -> Timeline:
         """See ``Recording.timeline``."""
         return self.recording.timeline(device, by)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """See ``Recording.rules``."""
+        return self.recording.rules
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """See ``Recording.label_names``."""
+        return self.recording.label_names
+
+    def label(
+        self,
+        label: str,
+        *,
+        module: str | None = None,
+        op: str | None = None,
+        stack: str | None = None,
+        region: str | None = None,
+        device: object = None,
+    ) -> Recording:
+        """See ``Recording.label``: gives a recording, the profile has no labels."""
+        return self.recording.label(
+            label, module=module, op=op, stack=stack, region=region, device=device
+        )
+
+    def labels(self, device: object = None) -> NDArray[np.int32]:
+        """See ``Recording.labels``."""
+        return self.recording.labels(device)
+
+    def module_stats(self, device: object = None, step: int | None = None) -> Rows:
+        """See ``Recording.module_stats``."""
+        return self.recording.module_stats(device, step)
+
+    def module_table(
+        self,
+        device: object = None,
+        step: int | None = None,
+        *,
+        depth: int | None = None,
+    ) -> ModuleTable:
+        """See ``Recording.module_table``."""
+        return self.recording.module_table(device, step, depth=depth)
 
     def op(self, index: int) -> str:
         """See ``Recording.op``."""

@@ -286,6 +286,7 @@ class Live:
             "own_tensors": dict(the_hooks().names.own),
             "own": {name: status[name] for name in ("own_bytes", "events", "dropped")},
             "followed_steps": followed_steps(self._session.followed_steps()),
+            "models": the_hooks().names.titles(),
         }
 
 

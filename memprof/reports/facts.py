@@ -80,6 +80,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             if row["category"] == "unknown"
         },
         "earlier": _earlier(peak),
+        "labels": peak.labels if recording.rules else {},
         "rows": shown,
         "rows_total": len(held),
         "torch": _torch_peak(info, peak),

@@ -108,6 +108,7 @@ def lines(facts: dict[str, Any], width: int | None, exact: bool = False) -> list
         *_category_lines(facts, width),
         *_unknown_lines(facts, width),
         *_earlier_lines(facts, width),
+        *_label_lines(facts, width),
         *_torch_lines(facts),
         *_event_lines(facts, width),
         "",
@@ -258,6 +259,19 @@ def _earlier_lines(facts: dict[str, Any], width: int) -> list[str]:
 def _listed(words: list[str]) -> list[str]:
     """Put commas behind all but the last of WORDS."""
     return [f"{word}," for word in words[:-1]] + words[-1:]
+
+
+def _label_lines(facts: dict[str, Any], width: int) -> list[str]:
+    held = [(name or "unlabelled", size) for name, size in facts["labels"].items()]
+    if not held:
+        return []
+    held.sort(key=lambda part: (part[0] == "unlabelled", -part[1]))
+    percent = shares([size for _, size in held])
+    words = [
+        f"{name} {'<1' if part == '0' and size else part} %"
+        for (name, size), part in zip(held, percent, strict=True)
+    ]
+    return _wrapped("labels", words, width)
 
 
 def _wrapped(
