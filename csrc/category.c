@@ -15,9 +15,9 @@
  *     Without grad mode it is a temporary if the forward that made it freed
  *     it, else a kept output
  *  7  born outside of all that: an activation if a backward freed it; told
- *     by the Python stack (a data loader, DistributedDataParallel); a
- *     temporary if made without grad and freed in its step
- *  8  unknown */
+ *     by the Python stack (a data loader, DistributedDataParallel); an input
+ *     if it is a copy to the device; a temporary if made without grad and
+ * freed in its step 8  unknown */
 #include "category.h"
 
 #include <string.h>
@@ -32,6 +32,10 @@ static const char *const matrix_ops[] = {
     "aten::addmm_",     "aten::_int_mm",
 };
 
+/* What moves a tensor to a device, if nothing around it does more. */
+static const char *const copy_ops[] = {"aten::to", "aten::_to_copy",
+                                       "aten::copy_"};
+
 /* Sizes of torch's workspaces in KiB: `:4096:2:16:8` (the default before
  * Hopper), `:4096:8` (Hopper), `:16:8`, and cuBLASLt's. */
 static bool
@@ -42,19 +46,33 @@ is_workspace_size(uint64_t size)
 }
 
 static bool
-is_matrix_op(const mp_intern_t *intern, uint32_t op)
+op_is_one_of(const mp_intern_t *intern, uint32_t op, const char *const *names,
+             size_t count)
 {
     const char *text;
     size_t length;
     if (op == MP_NO_INDEX || !mp_intern_text(intern, op, &text, &length)) {
         return false;
     }
-    for (size_t i = 0; i < MP_ARRAY_LENGTH(matrix_ops); i++) {
-        if (strcmp(text, matrix_ops[i]) == 0) {
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(text, names[i]) == 0) {
             return true;
         }
     }
     return false;
+}
+
+static bool
+is_matrix_op(const mp_intern_t *intern, uint32_t op)
+{
+    return op_is_one_of(intern, op, matrix_ops, MP_ARRAY_LENGTH(matrix_ops));
+}
+
+/* A batch on its way to the model: labels, too, which no module gets. */
+static bool
+is_copy_op(const mp_intern_t *intern, const mp_allocation_t *row)
+{
+    return op_is_one_of(intern, row->op, copy_ops, MP_ARRAY_LENGTH(copy_ops));
 }
 
 #define MAX_WORKSPACES 64
@@ -76,10 +94,14 @@ typedef struct {
 } judge_t;
 
 /* Whether ROW is a library's: torch makes one for each handle and stream, and
- * handles belong to threads. */
+ * handles belong to threads.  Whose an older one was is not known; large
+ * ones of exactly that size are hardly anything else. */
 static bool
 is_workspace(judge_t *judge, const mp_allocation_t *row)
 {
+    if (row->born_event < 0 && row->size >= UINT64_C(8) << 20) {
+        return true;
+    }
     for (uint32_t i = 0; i < judge->workspace_count; i++) {
         const mp_allocation_t *other = judge->workspaces[i];
         if (other->device == row->device && other->thread == row->thread &&
@@ -207,6 +229,9 @@ assign_outside(judge_t *judge, mp_allocation_t *row, bool dead)
     }
     else if (reason == MP_REASON_DATA_LOADER) {
         decide(row, MP_CATEGORY_INPUT, reason);
+    }
+    else if (row->device != MP_DEVICE_CPU && is_copy_op(judge->intern, row)) {
+        decide(row, MP_CATEGORY_INPUT, MP_REASON_COPIED);
     }
     else if (brief && (row->flags & MP_FLAG_GRAD_MODE) == 0 &&
              row->died_phase == MP_PHASE_OTHER) {

@@ -51,7 +51,8 @@ typedef enum {
     X(WORKSPACE_SIZE, 18,                                                     \
       "older than the recording, of cuBLAS scratch's size")                   \
     X(DDP_BUCKET, 19, "made by DistributedDataParallel for gradients")        \
-    X(DATA_LOADER, 20, "made by a data loader")
+    X(DATA_LOADER, 20, "made by a data loader")                               \
+    X(COPIED, 21, "copied to the device outside of the model")
 
 typedef enum {
 #define X(name, number, text) MP_REASON_##name = (number),

@@ -501,6 +501,7 @@ static PyMethodDef core_methods[] = {
     {"bench_stack", bench_stack, METH_O, NULL},
     {"bench_hook", bench_hook, METH_VARARGS, NULL},
     {"take_strangers", take_strangers, METH_NOARGS, NULL},
+    {"claim_gradient", mp_claim_gradient, METH_VARARGS, NULL},
     {"instances", mp_instances, METH_O, NULL},
     {"now_ns", now_ns, METH_NOARGS, NULL},
     {"own_bytes", own_bytes, METH_NOARGS, NULL},

@@ -427,6 +427,14 @@ seen_before(const PyObject *parameter, const PyObject *gradient)
     return known;
 }
 
+void
+mp_pyhooks_claim_gradient(mp_module_state_t *state, PyObject *parameter,
+                          PyObject *gradient)
+{
+    (void)seen_before(parameter, gradient);
+    claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter), 0);
+}
+
 /* The gradients that a step is about to use and that no hook told of: set by
  * the program, by FSDP, or moved into a bucket by DistributedDataParallel. */
 static void

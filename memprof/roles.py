@@ -6,6 +6,7 @@ on the parameters. Nothing that is found is kept alive.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from memprof.modules import Names
 
 DEPTH = 6
 """How deep an optimizer's state is searched for tensors."""
+
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+"""Where the standard library is."""
 
 _ENGINE_CALLERS = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
 """The files from which torch's Python enters the autograd engine."""
@@ -125,11 +129,10 @@ class Roles:
                 return marked
             if parameter.requires_grad:
                 self.hook(parameter)
-            # A backward of another thread replaces .grad without the GIL, and to
-            # look at that moment is to crash. No check from Python is safe: the
-            # GIL changes hands right behind it. Our hook tells of these gradients
-            # when they are next accumulated.
-            gradient = parameter.grad if one_thread() else None
+            if not one_thread():
+                claim_gradient(parameter)
+                return marked
+            gradient = parameter.grad
         except Exception:  # a subclass that does not let us
             return marked
         number = self._numbers["gradient"]
@@ -173,6 +176,24 @@ class Roles:
         ref.address = address
         ref.handle = parameter.register_post_accumulate_grad_hook(_core.gradient_hook)
         table[address] = ref
+
+
+def claim_gradient(parameter: Any) -> None:
+    """Mark the gradient of a parameter beside other threads, where that is safe.
+
+    A backward of another thread replaces ``.grad`` without the GIL, and to look at
+    that moment is to crash. No check from Python is safe: the GIL changes hands
+    right behind it. So the core looks, marks and lets go in one call, and only
+    while all other threads wait for something; where it cannot, our hook tells of
+    the gradient when it is next accumulated.
+    """
+    torch, cls = sys.modules["torch"], type(parameter)
+    disabled = getattr(torch._C, "_disabled_torch_function_impl", None)
+    runs_no_python = cls is torch.Tensor or (
+        disabled is not None and getattr(cls, "__torch_function__", None) is disabled
+    )
+    if runs_no_python and _core.STACKS_UNAVAILABLE is None:
+        _core.claim_gradient(parameter, _LIBRARY)
 
 
 def one_thread() -> bool:

@@ -290,6 +290,13 @@ test_category_outside_of_everything(void)
     MP_CHECK_EQ(rows[1].category, MP_CATEGORY_GRADIENT);
     MP_CHECK_EQ(rows[1].reason, MP_REASON_DDP_BUCKET);
     MP_CHECK_EQ(rows[2].category, MP_CATEGORY_UNKNOWN);
+    rows[2].op = mp_intern_string(intern, "aten::to", 8);
+    mp_category_assign(rows, 3, intern);
+    MP_CHECK_EQ(rows[2].category, MP_CATEGORY_INPUT);
+    MP_CHECK_EQ(rows[2].reason, MP_REASON_COPIED);
+    rows[2].device = MP_DEVICE_CPU;
+    mp_category_assign(rows, 3, intern);
+    MP_CHECK_EQ(rows[2].category, MP_CATEGORY_UNKNOWN);
     mp_intern_free(intern);
 }
 

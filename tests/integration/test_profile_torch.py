@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.nn.modules import module as torch_modules  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import memprof  # noqa: E402
-from memprof import _core  # noqa: E402
+from memprof import _core, roles  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -803,3 +804,31 @@ except memprof.MemprofError as problem:
     done = in_child(code, env=environment)
     for word in [*words, "memory history", "CUDA"]:
         assert word in done.stdout, done.stdout + done.stderr
+
+
+def test_gradients_are_left_alone_while_another_thread_trains():
+    """No crash: torch replaces them without the GIL."""
+    model = Net()
+    x = torch.randn(BATCH, IN)
+    stop = threading.Event()
+    runs = []
+
+    def train() -> None:
+        while not stop.is_set():
+            model.zero_grad()
+            for _ in range(3):
+                model(x).sum().backward()
+            runs.append(1)
+
+    thread = threading.Thread(target=train)
+    parameters = list(model.parameters())
+    with memprof.profile(event_budget=1 << 20) as prof:
+        thread.start()
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            for parameter in parameters:
+                roles.claim_gradient(parameter)
+            prof.step()
+        stop.set()
+        thread.join()
+    assert len(runs) > 3

@@ -54,6 +54,7 @@ REASONS = {
     "workspace's size": "older than the recording, of cuBLAS scratch's size",
     "bucket": "made by DistributedDataParallel for gradients",
     "data loader": "made by a data loader",
+    "copied": "copied to the device outside of the model",
 }
 """Our short words for the core's reasons."""
 

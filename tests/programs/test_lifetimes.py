@@ -27,7 +27,7 @@ def test_batches_of_a_data_loader(program: Program) -> None:
     with program.record() as prof:
         for number, (x, y) in enumerate(loader):  # <loader>
             x = x.to(program.device)  # <to device>
-            y = y.to(program.device)
+            y = y.to(program.device)  # <labels>
             loss = nn.functional.cross_entropy(model(x), y)
             program.mark(f"forward {number}")
             loss.backward()
@@ -38,7 +38,8 @@ def test_batches_of_a_data_loader(program: Program) -> None:
         at = program.at(f"forward {number}")
         at.block(X, category="input", reason="input", step=number, line=place)
         (labels,) = [b for b in at.blocks if b.size == i64(BATCH)]
-        check(labels, step=number, line=place)
+        at_labels = place if program.on_cpu else line("labels")
+        check(labels, category="input", step=number, line=at_labels)
 
 
 class SquaredError(nn.Module):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import models
+import pytest
 import torch
 from harness import Program, check, f32, i64, line, one_of
 from models import (
@@ -242,7 +246,26 @@ def test_sum_of_tied_gradients_has_a_forward(program: Program) -> None:
     check(total, category="gradient", forward_module="a", line=line("tied a"))
 
 
-def test_lazy_modules(program: Program) -> None:
+@contextlib.contextmanager
+def waiting_thread() -> Iterator[None]:
+    """Run a thread that waits, as a logger's does."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("beside", [contextlib.nullcontext, waiting_thread])
+def test_lazy_modules(program: Program, beside: Any) -> None:
+    with beside():
+        lazy_modules(program)
+
+
+def lazy_modules(program: Program) -> None:
     model = nn.Sequential(nn.LazyLinear(HIDDEN), nn.ReLU(), nn.LazyLinear(OUT))
     model.to(program.device)
     with program.record():
