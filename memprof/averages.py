@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from memprof import _core
+from memprof.devices import device_name
 from memprof.errors import MemprofError
-from memprof.recording import as_rows, device_name
 from memprof.reports.units import counted, size_text
-from memprof.rows import CPU, NO_INDEX, OP_BYTES_DTYPE, OP_DTYPE, Rows
+from memprof.rows import CPU, NO_INDEX, OP_BYTES_DTYPE, OP_DTYPE, Rows, as_rows
 
 if TYPE_CHECKING:
     from memprof.recording import Recording

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from memprof.devices import device_name
 from memprof.moment import _Columns, _dense, _sums
-from memprof.rows import Ints, Rows
+from memprof.rows import CPU, Ints, Rows
 from memprof.warn import warn
 
 if TYPE_CHECKING:
@@ -146,8 +147,6 @@ class Labels:
         return np.cumsum(change, axis=0)
 
     def _on(self, lives: Rows, rule: Rule) -> NDArray[np.bool_]:
-        from memprof.recording import CPU, device_name
-
         if rule.device is None:
             return np.ones(len(lives), np.bool_)
         numbers = [

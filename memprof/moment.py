@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core
+from memprof.devices import device_name
 from memprof.options import check_whole
 from memprof.rows import NO_INDEX, Ints, Rows
 
@@ -174,8 +175,6 @@ class Moment:
         time_ns: int | None = None,
     ) -> None:
         """Look a moment up; ``Recording.at`` and ``.peak`` do it for you."""
-        from memprof.recording import device_name
-
         self._recording = recording
         self._number = device
         self.device = device_name(device)

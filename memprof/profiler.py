@@ -363,7 +363,7 @@ class profile(Results):
                 memory history, which is read at the end only.
             ValueError: Not a device.
         """
-        from memprof.recording import parse_device
+        from memprof.devices import parse_device
 
         follower = self._require("counters")
         current = cuda.current(self._torch)

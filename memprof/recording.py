@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from memprof import _core, files
 from memprof.absent import without
+from memprof.devices import device_name, parse_device, recorded_device
 from memprof.errors import MemprofError
 from memprof.moment import Moment
+from memprof.options import choices
 from memprof.rows import (
     ALLOCATION_DTYPE,
     CPU,
@@ -34,6 +36,7 @@ from memprof.rows import (
     STEPS_DTYPE,
     Ints,
     Rows,
+    as_rows,
 )
 
 if TYPE_CHECKING:
@@ -123,55 +126,6 @@ class Samples(NamedTuple):
     event: Ints
     time_ns: Ints
     bytes: Ints
-
-
-def device_name(number: int) -> str:
-    """Return the text for a device number: ``cpu``, ``cuda:0``."""
-    return "cpu" if number == CPU else f"cuda:{number}"
-
-
-def parse_device(device: object) -> int | None:
-    """Return the number that a device argument means.
-
-    Args:
-        device: an int (CUDA index), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"1"``
-            or a ``torch.device``.
-
-    Returns:
-        The CUDA index, -1 for the CPU, or None for ``"cuda"``: whichever CUDA
-        device is meant.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    if not isinstance(device, (bool, float)):
-        try:
-            index = operator.index(device)  # type: ignore[arg-type]
-        except TypeError:
-            text = str(device).strip().lower()
-            if text in ("cpu", "cpu:0"):
-                return CPU
-            if text == "cuda":
-                return None
-            digits = text.removeprefix("cuda:")
-            if digits.isascii() and digits.isdigit():
-                return int(digits)
-        else:
-            if index >= 0:
-                return index
-    raise ValueError(
-        f"{device!r} is not a device; write 'cpu', 'cuda', 'cuda:0' or an index"
-    )
-
-
-def as_rows(buffer: Any, dtype: Any) -> NDArray[Any]:
-    """View BUFFER, without a copy, as a read-only array of DTYPE."""
-    if memoryview(buffer).nbytes == 0:
-        array: NDArray[Any] = np.empty(0, dtype)
-    else:
-        array = np.frombuffer(buffer, dtype)
-    array.flags.writeable = False
-    return array
 
 
 class Recording:
@@ -460,12 +414,13 @@ class Recording:
         """
         kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
         if not isinstance(by, str):
-            raise TypeError(f"by={by!r}: a text, one of {_choices(kinds)}")
+            raise TypeError(f"by={by!r}: a text, one of {choices(kinds)}")
         if by == "label":
             return self._label_timeline(self._device(device))
         if by not in kinds:
-            choices = _choices([*kinds, "label"])
-            raise ValueError(f"no timeline by {by!r}; choose {choices}")
+            raise ValueError(
+                f"no timeline by {by!r}; choose {choices([*kinds, 'label'])}"
+            )
         kind, labels = kinds[by]
         samples = self._sampled(self._device(device), kind)
         return Timeline(samples.time_ns, samples.bytes, labels, samples.event)
@@ -528,14 +483,14 @@ class Recording:
         """
         number = self._device(device)
         if of not in TOTALS:
-            raise ValueError(f"no peak of {of!r}; choose {_choices(TOTALS)}")
+            raise ValueError(f"no peak of {of!r}; choose {choices(TOTALS)}")
         if label is not None:
             column = self._label_column(number, label, of, category)
             samples = self._sampled(number, 1)
         elif category is not None:
             if category not in _core.CATEGORIES:
                 raise ValueError(
-                    f"no category {category!r}; choose {_choices(_core.CATEGORIES)}"
+                    f"no category {category!r}; choose {choices(_core.CATEGORIES)}"
                 )
             if of != "requested":
                 raise ValueError(
@@ -567,7 +522,7 @@ class Recording:
     ) -> Ints:
         names = self._labels().names
         if label not in names:
-            raise ValueError(f"no label {label!r}; choose {_choices(names)}")
+            raise ValueError(f"no label {label!r}; choose {choices(names)}")
         if of != "requested" or category is not None:
             raise ValueError(
                 "labels divide the requested bytes: leave out `of` and `category`"
@@ -581,13 +536,13 @@ class Recording:
         end = np.array([self._core.events_count], np.int64)
         if phase is not None:
             if phase not in _core.PHASES:
-                raise ValueError(f"no phase {phase!r}; choose {_choices(_core.PHASES)}")
+                raise ValueError(f"no phase {phase!r}; choose {choices(_core.PHASES)}")
             runs = self.phases[self.phases["name"] == phase]
             if not len(runs):
                 seen = dict.fromkeys(self.phases["name"].tolist())
                 raise ValueError(
                     f"nothing was recorded in phase {phase!r}; "
-                    f"phases here: {_choices(seen) or 'none'}"
+                    f"phases here: {choices(seen) or 'none'}"
                 )
             begin, end = runs["begin_event"], runs["end_event"]
         if step is not None:
@@ -957,36 +912,13 @@ class Recording:
         Raises:
             ValueError: it was not recorded; names those that were.
         """
-        known = self._core.devices()
-        if device is None:
-            number = self._current_gpu(known)
-            return number if number is not None else CPU
-        asked = parse_device(device)
-        number = self._current_gpu(known) if asked is None else asked
-        if number is None or (number not in known and (known or number != CPU)):
-            raise ValueError(
-                f"{str(device)!r} was not recorded; devices here: "
-                f"{_choices(map(device_name, known)) or 'none'}"
-            )
-        return number
+        return recorded_device(device, self._core.devices(), self._gpu_in_use)
 
-    def _current_gpu(self, known: list[int]) -> int | None:
-        """Return the GPU in use if it was recorded, else the first that was."""
-        gpus = [number for number in known if number != CPU]
-        current = self._current
-        if current is None:
-            try:
-                current = json.loads(self._core.info or "{}").get("current_device")
-            except (ValueError, AttributeError):
-                current = None
-        if current in gpus:
-            return current
-        return gpus[0] if gpus else None
-
-
-def _choices(names: Any) -> str:
-    """Join NAMES for an error message."""
-    return ", ".join(repr(str(name)) for name in names)
+    def _gpu_in_use(self) -> object:
+        """Return the index of the GPU that is or was in use; None: not known."""
+        if self._current is not None:
+            return self._current
+        return self._written_info().get("current_device")
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
