@@ -38,6 +38,7 @@ from memprof.rows import (
     Rows,
     as_rows,
 )
+from memprof.timeline import TOTALS, Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
@@ -82,9 +83,6 @@ CATEGORIES = _core.CATEGORIES
 REASONS = _core.REASONS
 ROLES = _core.ROLES
 
-# Columns of the core's timeline of totals.
-TOTALS = ("requested", "active", "reserved")
-
 
 class Frame(NamedTuple):
     """One line of a Python stack."""
@@ -92,40 +90,6 @@ class Frame(NamedTuple):
     function: str
     file: str
     line: int
-
-
-class Timeline(NamedTuple):
-    """Bytes over time.
-
-    ``bytes[i]`` holds after event ``events[i]`` and until the next sample; the
-    first sample is the state when the recording began (event -1).
-    """
-
-    times_ns: Ints
-    """int64 [n], nanoseconds."""
-    bytes: Ints
-    """int64 [n, k], bytes."""
-    labels: tuple[str, ...]
-    """k texts."""
-    events: Ints
-    """int64 [n], event numbers."""
-
-    def __repr__(self) -> str:
-        spent = int(self.times_ns[-1]) - int(self.times_ns[0]) if len(self.bytes) else 0
-        columns = len(self.labels)
-        what = ", ".join(self.labels) if columns <= 3 else f"{columns} columns"
-        return (
-            f"<memprof.Timeline: {len(self.bytes)} samples over {spent / 1e9:.3f} s, "
-            f"{what}>"
-        )
-
-
-class Samples(NamedTuple):
-    """What the core's timeline gives: event [n], time_ns [n], bytes [n, k]."""
-
-    event: Ints
-    time_ns: Ints
-    bytes: Ints
 
 
 class Recording:
@@ -412,44 +376,13 @@ class Recording:
             ValueError: no such device, or no such BY.
             TypeError: BY is no text.
         """
-        kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
-        if not isinstance(by, str):
-            raise TypeError(f"by={by!r}: a text, one of {choices(kinds)}")
-        if by == "label":
-            return self._label_timeline(self._device(device))
-        if by not in kinds:
-            raise ValueError(
-                f"no timeline by {by!r}; choose {choices([*kinds, 'label'])}"
-            )
-        kind, labels = kinds[by]
-        samples = self._sampled(self._device(device), kind)
-        return Timeline(samples.time_ns, samples.bytes, labels, samples.event)
-
-    def _label_timeline(self, device: int) -> Timeline:
-        samples, found = self._sampled(device, 1), self._labels()
-        levels = found.levels(self._allocations(), device, samples.event)
-        levels.flags.writeable = False
-        return Timeline(samples.time_ns, levels, found.names, samples.event)
+        return timeline(self, device, by)
 
     def _sampled(self, device: int, kind: int) -> Samples:
-        """Return the core's timeline; one sample of zeros if it has none."""
+        """Return the core's timeline of a device; see ``timeline.sampled``."""
         key = (device, kind)
         if key not in self._samples:
-            columns = len(TOTALS) if kind == 0 else len(_core.CATEGORIES)
-            if device in self._core.devices():
-                event, time_ns, amount = self._core.timeline(device, kind)
-                samples = Samples(
-                    as_rows(event, np.int64),
-                    as_rows(time_ns, np.int64),
-                    as_rows(amount, np.int64).reshape(-1, columns),
-                )
-            else:
-                samples = Samples(
-                    np.array([-1], np.int64),
-                    np.array([self._core.start_ns], np.int64),
-                    np.zeros((1, columns), np.int64),
-                )
-            self._samples[key] = samples
+            self._samples[key] = sampled(self._core, device, kind)
         return self._samples[key]
 
     # -- moments ---------------------------------------------------------------
