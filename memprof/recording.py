@@ -38,6 +38,7 @@ from memprof.rows import (
     Rows,
     as_rows,
 )
+from memprof.spans import find_phases, find_step, find_steps, step_rows, stretches
 from memprof.timeline import TOTALS, Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
@@ -68,14 +69,6 @@ __all__ = [
     "load",
     "parse_device",
 ]
-
-# Numbers of csrc/event.h that a question here depends on.
-_ALLOC = 1
-_FREE_COMPLETED = 3
-_LAST_THREAD_KIND = 23  # optimizer_end
-# alloc ... oom, and the begin of an op, module, region, optimizer.
-_TELLS_PHASE = np.zeros(256, np.bool_)
-_TELLS_PHASE[[1, 2, 3, 4, 5, 6, 7, 8, 16, 18, 20, 22]] = True
 
 # What the small numbers of rows index.
 PHASES = _core.PHASES
@@ -181,55 +174,8 @@ class Recording:
         last ``prof.step()`` and no step.
         """
         if self._step_rows is None:
-            self._step_rows = self._find_steps()
+            self._step_rows = find_steps(self)
         return self._step_rows
-
-    def _find_steps(self) -> Rows:
-        raw = self._raw_steps()
-        last = max(self._core.events_count - 1, 0)
-        is_open = raw["end_event"] < 0
-        ends = np.where(is_open, last, raw["end_event"])
-        # A device first seen within a step begins its row there.
-        numbers, group = np.unique(raw["number"], return_inverse=True)
-        rows = np.zeros(len(numbers), STEPS_DTYPE)
-        rows["number"] = numbers
-        rows["begin_event"] = np.iinfo(np.int64).max
-        np.minimum.at(rows["begin_event"], group, raw["begin_event"])
-        np.maximum.at(rows["end_event"], group, ends)
-        rows.sort(order="begin_event")
-        if len(rows) and self._is_tail(rows):
-            rows = rows[:-1]
-        clock = self._times()
-        rows["start_ns"] = clock[rows["begin_event"]]
-        rows["end_ns"] = clock[np.minimum(rows["end_event"], last)]
-        rows.flags.writeable = False
-        return rows
-
-    def _is_tail(self, steps: Rows) -> bool:
-        """Return whether the last of STEPS is but the way out of the loop.
-
-        ``prof.step()`` at the end of a loop begins a step that ``stop`` ends.
-        It counts if anything was allocated in it, or if there is no other step
-        and the program did anything at all.
-        """
-        begin, end = steps[["begin_event", "end_event"]][-1]
-        info = self.info
-        if info.get("schedule") is not None and info.get("step_num") != steps[-1][0]:
-            return False  # the schedule ended the window, at a prof.step()
-        kind = self.events()["kind"][begin : end + 1]
-        if len(steps) > 1:
-            return not bool((kind == _ALLOC).any())
-        return not bool((kind <= _LAST_THREAD_KIND).any())
-
-    def _raw_steps(self) -> Rows:
-        """Return the tracker's rows, without what was before the window.
-
-        The tracker begins a row for what a recording finds alive, which is no
-        step: it has ``recorded`` 0.  Without a window no row has 1.
-        """
-        rows: Rows = as_rows(self._core.steps(), STEP_DTYPE)
-        recorded = rows["recorded"] != 0
-        return rows[recorded] if recorded.any() else rows
 
     @property
     def phases(self) -> Rows:
@@ -243,41 +189,8 @@ class Recording:
         starts, so runs tile the recording.
         """
         if self._phase_rows is None:
-            self._phase_rows = self._find_phases()
+            self._phase_rows = find_phases(self)
         return self._phase_rows
-
-    def _find_phases(self) -> Rows:
-        events = self.events()
-        kind = events["kind"]
-        counted = _TELLS_PHASE[kind]
-        counted &= (kind != _FREE_COMPLETED) | (events["device"] == CPU)
-        index = np.flatnonzero(counted)
-        # First runs of one thread and phase: there are far fewer than events.
-        phase = events["phase"][index]
-        thread = events["thread"][index]
-        first = np.ones(len(index), np.bool_)
-        first[1:] = (phase[1:] != phase[:-1]) | (thread[1:] != thread[:-1])
-        index, phase, thread = index[first], phase[first], thread[first]
-        busy = np.unique(thread[phase != 0])
-        if busy.size:
-            keep = np.isin(thread, busy)
-            index, phase = index[keep], phase[keep]
-        if not index.size:
-            empty = np.empty(0, PHASES_DTYPE)
-            empty.flags.writeable = False
-            return empty
-        starts = np.concatenate(([0], np.flatnonzero(phase[1:] != phase[:-1]) + 1))
-        rows = np.zeros(len(starts), PHASES_DTYPE)
-        rows["name"] = np.array(_core.PHASES)[phase[starts]]
-        begin = index[starts]
-        last = len(events) - 1
-        clock = self._times()
-        rows["begin_event"] = begin
-        rows["end_event"] = np.append(begin[1:] - 1, last)
-        rows["start_ns"] = clock[begin]
-        rows["end_ns"] = np.append(clock[begin[1:]], clock[last])
-        rows.flags.writeable = False
-        return rows
 
     def _times(self) -> Ints:
         """Return time_ns of every event, made never to fall.
@@ -352,7 +265,7 @@ class Recording:
         Args:
             device: whose rows; ``"all"``: every device's.
         """
-        rows = self._raw_steps()
+        rows = step_rows(self)
         rows = rows[np.isin(rows["number"], self.steps["number"])]
         if not (isinstance(device, str) and device == "all"):
             rows = rows[rows["device"] == self._device(device)]
@@ -435,7 +348,7 @@ class Recording:
         else:
             samples = self._sampled(number, 0)
             column = samples.bytes[:, TOTALS.index(of)]
-        begin, end = self._stretches(step, phase)
+        begin, end = stretches(self, step, phase)
         best, at = -1, -1
         low = np.maximum(np.searchsorted(samples.event, begin, "right") - 1, 0)
         high = np.searchsorted(samples.event, end, "right")
@@ -463,46 +376,6 @@ class Recording:
         column: Ints = self._label_timeline(device).bytes[:, names.index(label)]
         return column
 
-    def _stretches(self, step: int | None, phase: str | None) -> tuple[Ints, Ints]:
-        """Return first and last event, int64 [n] each, of what is asked for."""
-        begin = np.array([-1], np.int64)
-        end = np.array([self._core.events_count], np.int64)
-        if phase is not None:
-            if phase not in _core.PHASES:
-                raise ValueError(f"no phase {phase!r}; choose {choices(_core.PHASES)}")
-            runs = self.phases[self.phases["name"] == phase]
-            if not len(runs):
-                seen = dict.fromkeys(self.phases["name"].tolist())
-                raise ValueError(
-                    f"nothing was recorded in phase {phase!r}; "
-                    f"phases here: {choices(seen) or 'none'}"
-                )
-            begin, end = runs["begin_event"], runs["end_event"]
-        if step is not None:
-            row = self._step(step)
-            begin = np.maximum(begin, row["begin_event"])
-            end = np.minimum(end, row["end_event"])
-            inside = begin <= end
-            if not inside.any():
-                raise ValueError(f"step {step} has nothing in phase {phase!r}")
-            begin, end = begin[inside], end[inside]
-        return begin, end
-
-    def _step(self, number: int) -> np.void:
-        steps = self.steps
-        found = np.flatnonzero(steps["number"] == number)
-        if not found.size:
-            if not len(steps):
-                raise ValueError(
-                    f"no step {number!r}: the recording has no steps "
-                    "(call prof.step() once an iteration)"
-                )
-            first, last = int(steps["number"].min()), int(steps["number"].max())
-            there = f"{first}" if first == last else f"{first} to {last}"
-            raise ValueError(f"no step {number!r} in this recording; steps: {there}")
-        row: np.void = steps[found[0]]
-        return row
-
     def at(
         self,
         *,
@@ -529,7 +402,9 @@ class Recording:
             raise TypeError("at() takes exactly one of time_ns=, event= and step=")
         number = self._device(device)
         if step is not None:
-            return Moment(self, number, int(self._step(step)["end_event"]), step=step)
+            return Moment(
+                self, number, int(find_step(self, step)["end_event"]), step=step
+            )
         if time_ns is not None:
             found = int(np.searchsorted(self._times(), time_ns, "right")) - 1
             return Moment(self, number, found, time_ns=int(time_ns))
@@ -651,7 +526,7 @@ class Recording:
         number = self._device(device)
         span = (-1, self._core.events_count)
         if step is not None:
-            row = self._step(step)
+            row = find_step(self, step)
             span = int(row["begin_event"]), int(row["end_event"])
         if self._tree is None:
             self._tree = Tree(self)
