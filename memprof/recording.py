@@ -25,7 +25,7 @@ from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
 from memprof.errors import MemprofError
 from memprof.moment import Moment
-from memprof.options import choices
+from memprof.peaks import highest, level
 from memprof.rows import (
     ALLOCATION_DTYPE,
     CPU,
@@ -39,7 +39,7 @@ from memprof.rows import (
     as_rows,
 )
 from memprof.spans import find_phases, find_step, find_steps, step_rows, stretches
-from memprof.timeline import TOTALS, Samples, Timeline, sampled, timeline
+from memprof.timeline import Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
@@ -328,53 +328,9 @@ class Recording:
                 or OF is no such value.
         """
         number = self._device(device)
-        if of not in TOTALS:
-            raise ValueError(f"no peak of {of!r}; choose {choices(TOTALS)}")
-        if label is not None:
-            column = self._label_column(number, label, of, category)
-            samples = self._sampled(number, 1)
-        elif category is not None:
-            if category not in _core.CATEGORIES:
-                raise ValueError(
-                    f"no category {category!r}; choose {choices(_core.CATEGORIES)}"
-                )
-            if of != "requested":
-                raise ValueError(
-                    f"categories divide the requested bytes, not {of!r}: "
-                    "leave out one of `of` and `category`"
-                )
-            samples = self._sampled(number, 1)
-            column = samples.bytes[:, _core.CATEGORIES.index(category)]
-        else:
-            samples = self._sampled(number, 0)
-            column = samples.bytes[:, TOTALS.index(of)]
-        begin, end = stretches(self, step, phase)
-        best, at = -1, -1
-        low = np.maximum(np.searchsorted(samples.event, begin, "right") - 1, 0)
-        high = np.searchsorted(samples.event, end, "right")
-        for first, last, start in zip(
-            low.tolist(), high.tolist(), begin.tolist(), strict=True
-        ):
-            if last <= first:
-                continue
-            top = first + int(np.argmax(column[first:last]))
-            if int(column[top]) > best:
-                # A level carried in from before holds at the stretch's start.
-                best, at = int(column[top]), max(int(samples.event[top]), start)
-        return Moment(self, number, at, step=step)
-
-    def _label_column(
-        self, device: int, label: str, of: str, category: str | None
-    ) -> Ints:
-        names = self._labels().names
-        if label not in names:
-            raise ValueError(f"no label {label!r}; choose {choices(names)}")
-        if of != "requested" or category is not None:
-            raise ValueError(
-                "labels divide the requested bytes: leave out `of` and `category`"
-            )
-        column: Ints = self._label_timeline(device).bytes[:, names.index(label)]
-        return column
+        samples, column = level(self, number, of, category, label)
+        found = highest(samples.event, column, *stretches(self, step, phase))
+        return Moment(self, number, found, step=step)
 
     def at(
         self,
