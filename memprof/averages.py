@@ -164,6 +164,30 @@ _FIELDS = (
 _NUMBERS = {"count", "calls", *_OURS, *_TORCH}
 
 
+def check_grouping(shapes: bool, overloads: bool, functions: bool) -> None:
+    """Check what ``Recording.key_averages`` is asked for.
+
+    Raises:
+        MemprofError: one of the groupings that are not possible; says why.
+    """
+    if shapes:
+        raise MemprofError(
+            "group_by_input_shape=True: this recording holds no shapes of "
+            "inputs. memprof.profile(record_shapes=True) does not write "
+            "them yet; group_by_stack_n= tells calls apart by their line"
+        )
+    if overloads:
+        raise MemprofError(
+            "group_by_overload_name=True: memprof records names of ops "
+            "without their overloads"
+        )
+    if functions:
+        raise MemprofError(
+            "include_python_functions=True: Python functions are not recorded "
+            "as calls; group_by_stack_n= tells which lines called an op"
+        )
+
+
 class OperatorAverages(Sequence[OperatorAverage]):
     """The rows of ``key_averages()``; ``print`` it, or ask for ``table(...)``.
 

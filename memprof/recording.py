@@ -15,7 +15,7 @@ import copy
 import json
 import operator
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from memprof import _core, files
 from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
-from memprof.errors import MemprofError
 from memprof.moment import Moment
 from memprof.peaks import highest, level
 from memprof.rows import (
@@ -39,6 +38,7 @@ from memprof.rows import (
     as_rows,
 )
 from memprof.spans import find_phases, find_step, find_steps, step_rows, stretches
+from memprof.texts import Frame, Texts
 from memprof.timeline import Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
@@ -77,15 +77,7 @@ REASONS = _core.REASONS
 ROLES = _core.ROLES
 
 
-class Frame(NamedTuple):
-    """One line of a Python stack."""
-
-    function: str
-    file: str
-    line: int
-
-
-class Recording:
+class Recording(Texts):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
@@ -506,67 +498,12 @@ class Recording:
 
         return ModuleTable(self, device, step, depth=depth)
 
-    # -- the text behind ids ---------------------------------------------------
-
-    def op(self, index: int) -> str:
-        """Return the text of an op, region or owner id; ``""`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return "" if index == NO_INDEX else self._core.text(int(index))
-
-    def module(self, index: int) -> str:
-        """Return the qualified name behind a module id; ``""`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return self.op(index)
-
-    def owner(self, index: int) -> str:
-        """Return the name behind an owner id; ``""`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return self.op(index)
-
-    def region(self, index: int) -> str:
-        """Return the name of the ``record_function`` region behind an id.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return self.op(index)
-
-    def kind(self, number: int) -> str:
-        """Return the name of an event's ``kind``; see ``memprof.EVENT_KINDS``.
-
-        Raises:
-            IndexError: there is no such kind.
-        """
-        try:
-            return _core.EVENT_KINDS[int(number)]
-        except KeyError:
-            raise IndexError(f"no kind of event has the number {number}") from None
-
     def _own_tensors(self) -> dict[str, str]:
         """Return the class of the model for the names of its own tensors."""
         if self._own is None:
             found = self.info.get("own_tensors")
             self._own = found if isinstance(found, dict) else {}
         return self._own
-
-    def stack(self, index: int) -> tuple[Frame, ...]:
-        """Return the frames behind a stack id, innermost first; ``()`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        if index == NO_INDEX:
-            return ()
-        return tuple(Frame(*frame) for frame in self._core.stack(int(index)))
 
     # -- results ---------------------------------------------------------------
 
@@ -611,24 +548,11 @@ class Recording:
             TypeError: GROUP_BY_STACK_N is no number.
             ValueError: It is negative, or there is no such device.
         """
-        from memprof.averages import OperatorAverages
+        from memprof.averages import OperatorAverages, check_grouping
 
-        if group_by_input_shape:
-            raise MemprofError(
-                "group_by_input_shape=True: this recording holds no shapes of "
-                "inputs. memprof.profile(record_shapes=True) does not write "
-                "them yet; group_by_stack_n= tells calls apart by their line"
-            )
-        if group_by_overload_name:
-            raise MemprofError(
-                "group_by_overload_name=True: memprof records names of ops "
-                "without their overloads"
-            )
-        if include_python_functions:
-            raise MemprofError(
-                "include_python_functions=True: Python functions are not recorded "
-                "as calls; group_by_stack_n= tells which lines called an op"
-            )
+        check_grouping(
+            group_by_input_shape, group_by_overload_name, include_python_functions
+        )
         frames = operator.index(group_by_stack_n)
         if frames < 0:
             raise ValueError(f"group_by_stack_n={frames}: a number of frames, or 0")
