@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core
-from memprof.moment import _dense, _sums
+from memprof.groups import dense_codes, exact_sums
 from memprof.rows import NO_INDEX, Ints, Rows
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Tree:
         for place in first.tolist():
             name = text(int(marked[is_begin][place]))
             begins[name] = int(marks[is_begin][place])
-        _, ids = _dense(lives["module"].astype(np.int64) & NO_INDEX)
+        _, ids = dense_codes(lives["module"].astype(np.int64) & NO_INDEX)
         names = {*begins, *(text(index) for index in ids.tolist())}
         self.models = Models(recording, begins, names)
         self._number: dict[tuple[str, str], int] = {}
@@ -191,7 +191,7 @@ class Tree:
         text = recording.op
         held = (owner != NO_INDEX) & np.isin(role, list(_OWNED_ROLES))
         pairs = np.where(held, owner * len(_ROLES) + role + 1, 0)
-        codes, values = _dense(pairs)
+        codes, values = dense_codes(pairs)
         words = [divmod(value - 1, len(_ROLES)) for value in values.tolist() if value]
         own = {text(index) for index, number in words if number in _OF_MODEL}
         nodes = [-1] if len(values) and values[0] == 0 else []
@@ -275,7 +275,7 @@ _OWNED_ROLES = tuple(
 
 def _nodes(ids: NDArray[Any], node: Callable[[int], int]) -> Ints:
     """Turn string ids into nodes, asking once for each; -1 for none."""
-    codes, values = _dense(np.where(ids == NO_INDEX, 0, ids.astype(np.int64) + 1))
+    codes, values = dense_codes(np.where(ids == NO_INDEX, 0, ids.astype(np.int64) + 1))
     found = [node(value - 1) if value else -1 for value in values.tolist()]
     return np.array(found, np.int64)[codes] if len(codes) else codes
 
@@ -390,7 +390,7 @@ def module_stats(
     def put(field: str, nodes: Ints, chosen: NDArray[np.bool_]) -> None:
         index = np.flatnonzero(chosen & (nodes >= 0))
         own = np.array(
-            _sums(nodes[index], lives["size"][index], count), np.int64
+            exact_sums(nodes[index], lives["size"][index], count), np.int64
         ).reshape(-1)
         rows[f"{field}_self"], rows[field] = own, tree.subtree(own)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memprof import _core
 from memprof.devices import device_name
+from memprof.groups import dense_codes, exact_sums
 from memprof.options import check_whole
 from memprof.rows import NO_INDEX, Ints, Rows
 
@@ -248,7 +248,7 @@ class Moment:
         """Bytes of each category, every name; they sum to ``requested``."""
         lives = self._recording.allocations("all")
         index = self._index()
-        sums = _sums(
+        sums = exact_sums(
             lives["category"][index].astype(np.int64),
             lives["size"][index],
             len(_core.CATEGORIES),
@@ -321,9 +321,9 @@ class Moment:
         parts = [columns.part(key) for key in keys]
         group = np.zeros(len(index), np.int64)
         for codes, values in parts:
-            group, _ = _dense(group * max(len(values), 1) + codes)
+            group, _ = dense_codes(group * max(len(values), 1) + codes)
         groups = int(group.max()) + 1 if len(group) else 0
-        total = _sums(group, columns.field("size"), groups)
+        total = exact_sums(group, columns.field("size"), groups)
         count = np.bincount(group, minlength=groups).tolist()
         member = np.zeros(groups, np.int64)
         member[group] = np.arange(len(group))
@@ -407,38 +407,6 @@ def _order(row: dict[str, Any], keys: Sequence[str]) -> list[str]:
     return [str(row[key]) for key in keys]
 
 
-def _sums(group: Ints, size: NDArray[np.uint64], groups: int) -> list[int]:
-    """Add up SIZE by GROUP, exactly; returns GROUPS ints."""
-    if not len(size):
-        return [0] * groups
-    if float(size.sum(dtype=np.float64)) < 2**52:  # floats are exact below
-        sums = np.bincount(group, weights=size, minlength=groups)
-        exact: list[int] = sums.astype(np.int64).tolist()
-        return exact
-    totals = [0] * groups
-    for number, amount in zip(group.tolist(), size.tolist(), strict=True):
-        totals[number] += amount
-    return totals
-
-
-def _dense(codes: Ints) -> tuple[Ints, Ints]:
-    """Number the different values of CODES (none negative) from 0.
-
-    Returns:
-        The new codes, int64 [n], and the old value of each, ascending.
-    """
-    top = int(codes.max()) if len(codes) else -1
-    if top > 4 * len(codes) + 65536:
-        values, dense = np.unique(codes, return_inverse=True)
-        return dense.reshape(-1).astype(np.int64, copy=False), values
-    seen = np.zeros(top + 1, np.bool_)
-    seen[codes] = True
-    values = np.flatnonzero(seen).astype(np.int64, copy=False)
-    number = np.zeros(top + 1, np.int64)
-    number[values] = np.arange(len(values))
-    return number[codes], values
-
-
 class _Columns:
     """The columns of some rows, each as codes and the values they stand for."""
 
@@ -474,7 +442,7 @@ class _Columns:
             labels = self._recording._labels()
             return labels.codes[self._index].astype(np.int64), list(labels.names)
         if key == "step":
-            codes, values = _dense(self.field("born_step").astype(np.int64) + 1)
+            codes, values = dense_codes(self.field("born_step").astype(np.int64) + 1)
             return codes, [value - 1 for value in values.tolist()]
         if key in ("thread", "stream"):
             numbers, inverse = np.unique(self.field(key), return_inverse=True)
@@ -491,7 +459,7 @@ class _Columns:
     @staticmethod
     def _named(codes: Ints, name: Callable[[int], Any]) -> tuple[Ints, list[Any]]:
         """Turn ids into codes of their texts: equal texts are one value."""
-        dense, values = _dense(codes)
+        dense, values = dense_codes(codes)
         known: dict[Any, int] = {}
         number = [
             known.setdefault(name(value), len(known)) for value in values.tolist()
@@ -528,7 +496,7 @@ class _Columns:
         stack, forward = self._ids("stack"), self._ids("forward_stack")
         found = self._places
         # Whether a stack says more than ".backward()", by code.
-        dense, values = _dense(stack)
+        dense, values = dense_codes(stack)
         says = np.array(
             [code > 0 and found.of(code - 1)[3] for code in values.tolist()], np.bool_
         )[dense]
