@@ -15,6 +15,7 @@ import numpy as np
 from memprof import _core
 from memprof.devices import device_name
 from memprof.groups import dense_codes, exact_sums
+from memprof.models import MODULE_ROLES
 from memprof.options import check_whole
 from memprof.rows import NO_INDEX, Ints, Rows
 
@@ -46,9 +47,6 @@ KEYS = (
 
 OTHER = "other"
 """Every key of the row that stands for the rows cut off; its ``rest`` is True."""
-
-# Owner names of these roles hold the module's: "layers.0.attn.weight".
-_MODULE_ROLES = ("parameter", "buffer", "gradient", "optimizer_state")
 
 # Files that are none: the import system's, and code that torch.fx generates.
 _MADE_UP = ("<frozen ", "<eval_with_key>")
@@ -366,8 +364,8 @@ def owner_module(owner: str, own: Mapping[str, str] | None = None) -> str:
 
     Args:
         owner: as in ``owner`` of an allocation.
-        own: the class of the model for the names of its own tensors, which have
-            no module part.
+        own: the model for the names of its own tensors, which have no module
+            part; see ``Models.own``.
 
     >>> owner_module("exp_avg of layers.0.attn.weight")
     'layers.0.attn'
@@ -375,9 +373,10 @@ def owner_module(owner: str, own: Mapping[str, str] | None = None) -> str:
     'Linear'
     """
     name = owner.rpartition(" of ")[2].removesuffix(".grad")
-    module = name.rpartition(".")[0]
+    if own is not None and name in own:
+        return own[name]
     # "Discriminator/weight": a part of a model that is not the first.
-    return module or name.rpartition("/")[0] or (own or {}).get(name, "")
+    return name.rpartition(".")[0] or name.rpartition("/")[0]
 
 
 def with_rest(
@@ -471,12 +470,8 @@ class _Columns:
         module = self._ids("module")
         module = np.where(module > 0, module, self._ids("forward_module"))
         owner = self._ids("owner")
-        owned = np.isin(
-            self.field("role"),
-            [_core.ROLES.index(role) for role in _MODULE_ROLES],
-        )
+        owned = np.isin(self.field("role"), MODULE_ROLES)
         texts = self._core_strings()
-        own = self._recording._own_tensors()
         codes = np.where(
             module > 0, module, np.where(owned & (owner > 0), owner + texts, 0)
         )
@@ -484,6 +479,7 @@ class _Columns:
         def name(code: int) -> str:
             if code <= texts:
                 return self._text(code)
+            own = self._recording._known_models().own
             return owner_module(self._text(code - texts), own)
 
         return codes, name

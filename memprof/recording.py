@@ -44,6 +44,7 @@ from memprof.timeline import Samples, Timeline, sampled, timeline
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
     from memprof.labels import Labels, Rule
+    from memprof.models import Models
     from memprof.modstats import Tree
     from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
@@ -104,7 +105,7 @@ class Recording(Texts):
         self._phase_rows: Rows | None = None
         # For memprof.moment: what the ids of this recording mean as text.
         self._places: Any = None
-        self._own: dict[str, str] | None = None
+        self._models: Models | None = None
         self._tree: Tree | None = None
         self._rules: tuple[Rule, ...] | None = None  # None: those of the info
         self._labelled: Labels | None = None
@@ -498,12 +499,12 @@ class Recording(Texts):
 
         return ModuleTable(self, device, step, depth=depth)
 
-    def _own_tensors(self) -> dict[str, str]:
-        """Return the class of the model for the names of its own tensors."""
-        if self._own is None:
-            found = self.info.get("own_tensors")
-            self._own = found if isinstance(found, dict) else {}
-        return self._own
+    def _known_models(self) -> Models:
+        if self._models is None:
+            from memprof.models import Models
+
+            self._models = Models(self)
+        return self._models
 
     # -- results ---------------------------------------------------------------
 
