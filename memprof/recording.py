@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from memprof import _core, files
 from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
+from memprof.info import parsed
 from memprof.moment import Moment
 from memprof.peaks import highest, level
 from memprof.rows import (
@@ -145,12 +146,7 @@ class Recording(Texts):
         return info
 
     def _written_info(self) -> dict[str, Any]:
-        """Return what was written of the run; nothing if it cannot be read."""
-        try:
-            parsed = json.loads(self._core.info) if self._core.info else {}
-        except ValueError:
-            parsed = {}
-        return dict(parsed) if isinstance(parsed, dict) else {}
+        return parsed(self._core.info)
 
     @property
     def devices(self) -> list[str]:
