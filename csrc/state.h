@@ -88,6 +88,9 @@ PyObject *mp_recording_from_data(mp_module_state_t *state,
  * a list; about 20 ns for each object that the garbage collector tracks. */
 PyObject *mp_instances(PyObject *module, PyObject *set);
 
+/* made_events.c: from_events, feed, intern_string, intern_stack. */
+extern PyMethodDef mp_made_events_methods[];
+
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
 /* MODULE gets the two hooks of torch.nn.Module as attributes. */
