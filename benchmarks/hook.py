@@ -134,11 +134,14 @@ def measure_core(
     depth: int, bench: Callable[[int, bool], float], events: int, rounds: int
 ) -> dict[str, Any]:
     """Measure the core's own loop at one depth."""
+    memprof = importlib.import_module("memprof")
     result = {}
-    for name, with_stack in (("event_ns", False), ("event_with_stack_ns", True)):
-        work = functools.partial(bench, events, with_stack)
-        figures = [float(at_depth(depth, call_once, work, 1)) for _ in range(rounds)]
-        result[name] = spread(figures)
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with memprof.profile(activities=cpu, with_ops=False):
+        for name, with_stack in (("event_ns", False), ("event_with_stack_ns", True)):
+            work = functools.partial(bench, events, with_stack)
+            figures = [at_depth(depth, call_once, work, 1) for _ in range(rounds)]
+            result[name] = spread([float(figure) for figure in figures])
     return result
 
 

@@ -91,6 +91,9 @@ PyObject *mp_instances(PyObject *module, PyObject *set);
 /* gradients.c: claim_gradient(parameter, library folder). */
 PyObject *mp_claim_gradient(PyObject *module, PyObject *args);
 
+/* made_events.c: from_events, feed, intern_string, intern_stack. */
+extern PyMethodDef mp_made_events_methods[];
+
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
 /* MODULE gets the two hooks of torch.nn.Module as attributes. */

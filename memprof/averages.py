@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from memprof import _core
+from memprof.devices import device_name
 from memprof.errors import MemprofError
-from memprof.recording import as_rows, device_name
 from memprof.reports.units import counted, size_text
-from memprof.rows import CPU, NO_INDEX, OP_BYTES_DTYPE, OP_DTYPE, Rows
+from memprof.rows import CPU, NO_INDEX, OP_BYTES_DTYPE, OP_DTYPE, Rows, as_rows
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
@@ -162,6 +162,30 @@ _FIELDS = (
     *(name for name in _TORCH if "cuda" not in name),
 )
 _NUMBERS = {"count", "calls", *_OURS, *_TORCH}
+
+
+def check_grouping(shapes: bool, overloads: bool, functions: bool) -> None:
+    """Check what ``Recording.key_averages`` is asked for.
+
+    Raises:
+        MemprofError: one of the groupings that are not possible; says why.
+    """
+    if shapes:
+        raise MemprofError(
+            "group_by_input_shape=True: this recording holds no shapes of "
+            "inputs. memprof.profile(record_shapes=True) does not write "
+            "them yet; group_by_stack_n= tells calls apart by their line"
+        )
+    if overloads:
+        raise MemprofError(
+            "group_by_overload_name=True: memprof records names of ops "
+            "without their overloads"
+        )
+    if functions:
+        raise MemprofError(
+            "include_python_functions=True: Python functions are not recorded "
+            "as calls; group_by_stack_n= tells which lines called an op"
+        )
 
 
 class OperatorAverages(Sequence[OperatorAverage]):

@@ -89,3 +89,14 @@ def sentence(problem: BaseException) -> str:
     except Exception:
         return class_name(problem)
     return f"{class_name(problem)}: {text}" if text else class_name(problem)
+
+
+def attempt(what: str, call: Callable[..., object], *args: object) -> None:
+    """Call, and turn a failure into a warning: the program goes on."""
+    try:
+        call(*args)
+    except Exception as problem:
+        warn(
+            f"memprof: {what} failed ({type(problem).__name__}: {problem}); "
+            "the program goes on"
+        )

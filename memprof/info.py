@@ -98,3 +98,12 @@ def torch_counters(start: Counters, begin: Counters, end: Counters) -> dict[str,
 def text(facts: dict[str, Any]) -> str:
     """Return FACTS as JSON; what JSON does not know becomes its ``str``."""
     return json.dumps(facts, ensure_ascii=False, default=str)
+
+
+def parsed(written: str | None) -> dict[str, Any]:
+    """Return the facts that ``text`` wrote; none if it cannot be read."""
+    try:
+        facts = json.loads(written) if written else {}
+    except ValueError:
+        facts = {}
+    return dict(facts) if isinstance(facts, dict) else {}

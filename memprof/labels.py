@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memprof.moment import _Columns, _dense, _sums
-from memprof.rows import Ints, Rows
+from memprof.devices import device_name
+from memprof.groups import dense_codes, exact_sums
+from memprof.moment import _Columns
+from memprof.rows import CPU, Ints, Rows
 from memprof.warn import warn
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class Labels:
 
     def sums(self, index: Ints, size: NDArray[np.uint64]) -> dict[str, int]:
         """Add up SIZE of the lives INDEX by label, every label."""
-        sums = _sums(self.codes[index].astype(np.int64), size, len(self.names))
+        sums = exact_sums(self.codes[index].astype(np.int64), size, len(self.names))
         return dict(zip(self.names, sums, strict=True))
 
     def levels(self, lives: Rows, device: int, events: Ints) -> Ints:
@@ -146,8 +148,6 @@ class Labels:
         return np.cumsum(change, axis=0)
 
     def _on(self, lives: Rows, rule: Rule) -> NDArray[np.bool_]:
-        from memprof.recording import CPU, device_name
-
         if rule.device is None:
             return np.ones(len(lives), np.bool_)
         numbers = [
@@ -191,7 +191,7 @@ class Labels:
                 [self._columns._ids("stack"), self._columns._ids("forward_stack")]
             )
             both[both > count] = 0
-            codes, stacks = _dense(both)
+            codes, stacks = dense_codes(both)
             self._texts["stack"] = codes, stacks.tolist()
         hit = _each(*self._texts["stack"], says)
         own, forward = hit[: len(hit) // 2], hit[len(hit) // 2 :]

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core
-from memprof.moment import _dense, _sums
+from memprof.groups import dense_codes, exact_sums
+from memprof.models import MODULE_ROLES
 from memprof.rows import NO_INDEX, Ints, Rows
 
 if TYPE_CHECKING:
@@ -57,81 +58,6 @@ _OWNED = {
     for name in ("parameter", "gradient", "optimizer_state")
 }
 _WORKSPACE = _core.CATEGORIES.index("workspace")
-_ROLES = {name: number for number, name in enumerate(_core.ROLES)}
-_OF_MODEL = (_ROLES["parameter"], _ROLES["buffer"])
-
-
-# -- names ---------------------------------------------------------------------
-
-
-class Models:
-    """Which models there are, and which of them has parts with bare names."""
-
-    def __init__(
-        self, recording: Recording, begins: dict[str, int], names: set[str]
-    ) -> None:
-        """Read the recording's info, or guess from which modules had hooks.
-
-        Args:
-            recording: what to ask.
-            begins: name -> first MODULE_BEGIN, of all that have one.
-            names: of all modules that something was born in.
-        """
-        known = recording.info.get("models")
-        self.bare = ""
-        self._titles: set[str] = set()
-        self._told = False
-        if isinstance(known, list) and all(isinstance(name, str) for name in known):
-            self._titles, self._told = set(known) - {""}, True
-            self.bare = known[0] if known else ""
-            return
-        # Models have hooks, and names without a dot; so may a part of theirs
-        # that was called from outside, but that is no class.
-        found = [name for name in begins if name[:1].isupper() and "." not in name]
-        prefixes = {name.partition("/")[0] for name in names if "/" in name}
-        self._titles = {name for name in found if "/" not in name}
-        numbered = {name for name in found if "#" in name}  # a later one's name
-        first = sorted(self._titles - prefixes - numbered, key=begins.__getitem__)
-        self.bare = next(iter(first), "")
-
-    def place(self, name: str) -> tuple[str, str]:
-        """Return the model that a module is part of, and its path in it."""
-        if name in self._titles:
-            return name, ""
-        title, slash, path = name.partition("/")
-        if slash and (title in self._titles or not self._told):
-            return title, path
-        return self.bare, name
-
-    def name(self, model: str, path: str) -> str:
-        """Return the name of a module, as it is written in recordings."""
-        if not path:
-            return model
-        return path if model == self.bare else f"{model}/{path}"
-
-    def owner(self, text: str, role: int, own: set[str]) -> tuple[str, str] | None:
-        """Return the module that an owner's name speaks of; None: no module.
-
-        Args:
-            text: as ``exp_avg of layers.0.attn.weight``.
-            role: number of the storage's role.
-            own: names of all parameters and buffers.
-        """
-        name = text
-        if role == _ROLES["optimizer_state"]:
-            name = text.partition(" of ")[2]
-        name = name.removesuffix(".grad")
-        # What no model holds is "parameter 3 of SGD", its state "step of SGD".
-        if not name or " of " in name:
-            return None
-        module = name.rpartition(".")[0]
-        if module:
-            return self.place(module)
-        if role not in _OF_MODEL and name not in own:
-            return None
-        title, slash, _ = name.partition("/")
-        own_model = slash and (title in self._titles or not self._told)
-        return (title if own_model else self.bare), ""
 
 
 class Tree:
@@ -145,15 +71,8 @@ class Tree:
         )
         text = recording.op
         marked = events["module"][marks]
-        begins: dict[str, int] = {}
         is_begin = events["kind"][marks] == _MODULE_BEGIN
-        _, first = np.unique(marked[is_begin], return_index=True)
-        for place in first.tolist():
-            name = text(int(marked[is_begin][place]))
-            begins[name] = int(marks[is_begin][place])
-        _, ids = _dense(lives["module"].astype(np.int64) & NO_INDEX)
-        names = {*begins, *(text(index) for index in ids.tolist())}
-        self.models = Models(recording, begins, names)
+        self.models = recording._known_models()
         self._number: dict[tuple[str, str], int] = {}
         self._parents: list[int] = []
         place_of = self.models.place
@@ -188,15 +107,14 @@ class Tree:
     def _owners(self, recording: Recording, lives: Rows) -> Ints:
         """Return the node that each life's storage belongs to, -1: none."""
         owner, role = lives["owner"].astype(np.int64), lives["role"].astype(np.int64)
-        text = recording.op
-        held = (owner != NO_INDEX) & np.isin(role, list(_OWNED_ROLES))
-        pairs = np.where(held, owner * len(_ROLES) + role + 1, 0)
-        codes, values = _dense(pairs)
-        words = [divmod(value - 1, len(_ROLES)) for value in values.tolist() if value]
-        own = {text(index) for index, number in words if number in _OF_MODEL}
+        text, roles = recording.op, len(_core.ROLES)
+        held = (owner != NO_INDEX) & np.isin(role, MODULE_ROLES)
+        pairs = np.where(held, owner * roles + role + 1, 0)
+        codes, values = dense_codes(pairs)
+        words = [divmod(value - 1, roles) for value in values.tolist() if value]
         nodes = [-1] if len(values) and values[0] == 0 else []
         for index, number in words:
-            place = self.models.owner(text(index), number, own)
+            place = self.models.owner(text(index), number)
             nodes.append(-1 if place is None else self._add(*place))
         return np.array(nodes, np.int64)[codes] if len(codes) else codes
 
@@ -268,14 +186,9 @@ class Tree:
         return total
 
 
-_OWNED_ROLES = tuple(
-    _ROLES[name] for name in ("parameter", "buffer", "gradient", "optimizer_state")
-)
-
-
 def _nodes(ids: NDArray[Any], node: Callable[[int], int]) -> Ints:
     """Turn string ids into nodes, asking once for each; -1 for none."""
-    codes, values = _dense(np.where(ids == NO_INDEX, 0, ids.astype(np.int64) + 1))
+    codes, values = dense_codes(np.where(ids == NO_INDEX, 0, ids.astype(np.int64) + 1))
     found = [node(value - 1) if value else -1 for value in values.tolist()]
     return np.array(found, np.int64)[codes] if len(codes) else codes
 
@@ -390,7 +303,7 @@ def module_stats(
     def put(field: str, nodes: Ints, chosen: NDArray[np.bool_]) -> None:
         index = np.flatnonzero(chosen & (nodes >= 0))
         own = np.array(
-            _sums(nodes[index], lives["size"][index], count), np.int64
+            exact_sums(nodes[index], lives["size"][index], count), np.int64
         ).reshape(-1)
         rows[f"{field}_self"], rows[field] = own, tree.subtree(own)
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memprof import _core
+from memprof.devices import device_name
+from memprof.groups import dense_codes, exact_sums
+from memprof.models import MODULE_ROLES
 from memprof.options import check_whole
 from memprof.rows import NO_INDEX, Ints, Rows
 
@@ -45,9 +47,6 @@ KEYS = (
 
 OTHER = "other"
 """Every key of the row that stands for the rows cut off; its ``rest`` is True."""
-
-# Owner names of these roles hold the module's: "layers.0.attn.weight".
-_MODULE_ROLES = ("parameter", "buffer", "gradient", "optimizer_state")
 
 # Files that are none: the import system's, and code that torch.fx generates.
 _MADE_UP = ("<frozen ", "<eval_with_key>")
@@ -174,8 +173,6 @@ class Moment:
         time_ns: int | None = None,
     ) -> None:
         """Look a moment up; ``Recording.at`` and ``.peak`` do it for you."""
-        from memprof.recording import device_name
-
         self._recording = recording
         self._number = device
         self.device = device_name(device)
@@ -249,7 +246,7 @@ class Moment:
         """Bytes of each category, every name; they sum to ``requested``."""
         lives = self._recording.allocations("all")
         index = self._index()
-        sums = _sums(
+        sums = exact_sums(
             lives["category"][index].astype(np.int64),
             lives["size"][index],
             len(_core.CATEGORIES),
@@ -322,9 +319,9 @@ class Moment:
         parts = [columns.part(key) for key in keys]
         group = np.zeros(len(index), np.int64)
         for codes, values in parts:
-            group, _ = _dense(group * max(len(values), 1) + codes)
+            group, _ = dense_codes(group * max(len(values), 1) + codes)
         groups = int(group.max()) + 1 if len(group) else 0
-        total = _sums(group, columns.field("size"), groups)
+        total = exact_sums(group, columns.field("size"), groups)
         count = np.bincount(group, minlength=groups).tolist()
         member = np.zeros(groups, np.int64)
         member[group] = np.arange(len(group))
@@ -367,8 +364,8 @@ def owner_module(owner: str, own: Mapping[str, str] | None = None) -> str:
 
     Args:
         owner: as in ``owner`` of an allocation.
-        own: the class of the model for the names of its own tensors, which have
-            no module part.
+        own: the model for the names of its own tensors, which have no module
+            part; see ``Models.own``.
 
     >>> owner_module("exp_avg of layers.0.attn.weight")
     'layers.0.attn'
@@ -376,9 +373,10 @@ def owner_module(owner: str, own: Mapping[str, str] | None = None) -> str:
     'Linear'
     """
     name = owner.rpartition(" of ")[2].removesuffix(".grad")
-    module = name.rpartition(".")[0]
+    if own is not None and name in own:
+        return own[name]
     # "Discriminator/weight": a part of a model that is not the first.
-    return module or name.rpartition("/")[0] or (own or {}).get(name, "")
+    return name.rpartition(".")[0] or name.rpartition("/")[0]
 
 
 def with_rest(
@@ -406,38 +404,6 @@ def with_rest(
 def _order(row: dict[str, Any], keys: Sequence[str]) -> list[str]:
     """Return what sorts rows of equal bytes, so that output is stable."""
     return [str(row[key]) for key in keys]
-
-
-def _sums(group: Ints, size: NDArray[np.uint64], groups: int) -> list[int]:
-    """Add up SIZE by GROUP, exactly; returns GROUPS ints."""
-    if not len(size):
-        return [0] * groups
-    if float(size.sum(dtype=np.float64)) < 2**52:  # floats are exact below
-        sums = np.bincount(group, weights=size, minlength=groups)
-        exact: list[int] = sums.astype(np.int64).tolist()
-        return exact
-    totals = [0] * groups
-    for number, amount in zip(group.tolist(), size.tolist(), strict=True):
-        totals[number] += amount
-    return totals
-
-
-def _dense(codes: Ints) -> tuple[Ints, Ints]:
-    """Number the different values of CODES (none negative) from 0.
-
-    Returns:
-        The new codes, int64 [n], and the old value of each, ascending.
-    """
-    top = int(codes.max()) if len(codes) else -1
-    if top > 4 * len(codes) + 65536:
-        values, dense = np.unique(codes, return_inverse=True)
-        return dense.reshape(-1).astype(np.int64, copy=False), values
-    seen = np.zeros(top + 1, np.bool_)
-    seen[codes] = True
-    values = np.flatnonzero(seen).astype(np.int64, copy=False)
-    number = np.zeros(top + 1, np.int64)
-    number[values] = np.arange(len(values))
-    return number[codes], values
 
 
 class _Columns:
@@ -475,7 +441,7 @@ class _Columns:
             labels = self._recording._labels()
             return labels.codes[self._index].astype(np.int64), list(labels.names)
         if key == "step":
-            codes, values = _dense(self.field("born_step").astype(np.int64) + 1)
+            codes, values = dense_codes(self.field("born_step").astype(np.int64) + 1)
             return codes, [value - 1 for value in values.tolist()]
         if key in ("thread", "stream"):
             numbers, inverse = np.unique(self.field(key), return_inverse=True)
@@ -492,7 +458,7 @@ class _Columns:
     @staticmethod
     def _named(codes: Ints, name: Callable[[int], Any]) -> tuple[Ints, list[Any]]:
         """Turn ids into codes of their texts: equal texts are one value."""
-        dense, values = _dense(codes)
+        dense, values = dense_codes(codes)
         known: dict[Any, int] = {}
         number = [
             known.setdefault(name(value), len(known)) for value in values.tolist()
@@ -504,12 +470,8 @@ class _Columns:
         module = self._ids("module")
         module = np.where(module > 0, module, self._ids("forward_module"))
         owner = self._ids("owner")
-        owned = np.isin(
-            self.field("role"),
-            [_core.ROLES.index(role) for role in _MODULE_ROLES],
-        )
+        owned = np.isin(self.field("role"), MODULE_ROLES)
         texts = self._core_strings()
-        own = self._recording._own_tensors()
         codes = np.where(
             module > 0, module, np.where(owned & (owner > 0), owner + texts, 0)
         )
@@ -517,6 +479,7 @@ class _Columns:
         def name(code: int) -> str:
             if code <= texts:
                 return self._text(code)
+            own = self._recording._known_models().own
             return owner_module(self._text(code - texts), own)
 
         return codes, name
@@ -529,7 +492,7 @@ class _Columns:
         stack, forward = self._ids("stack"), self._ids("forward_stack")
         found = self._places
         # Whether a stack says more than ".backward()", by code.
-        dense, values = _dense(stack)
+        dense, values = dense_codes(stack)
         says = np.array(
             [code > 0 and found.of(code - 1)[3] for code in values.tolist()], np.bool_
         )[dense]

@@ -76,6 +76,11 @@ def check_whole(**numbers: object) -> None:
             raise TypeError(f"{name}={value!r}: a whole number") from None
 
 
+def choices(names: Iterable[object]) -> str:
+    """Join NAMES for what an error says of them."""
+    return ", ".join(repr(str(name)) for name in names)
+
+
 def activity_names(activities: Iterable[Any]) -> set[str]:
     """Return the names of the activity groups, as ``{"CPU", "CUDA"}``.
 

@@ -7,16 +7,14 @@ import json
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from memprof import _core, cuda, info
-from memprof.careful import sentence
+from memprof import cuda
+from memprof.careful import attempt
 from memprof.errors import MemprofError
-from memprof.files import Claim, check_regular, check_writable
 from memprof.options import (
     DEFAULT_BUDGET,
     Options,
@@ -35,6 +33,7 @@ from memprof.schedule import (
 )
 from memprof.sources import open_follower
 from memprof.warn import warn
+from memprof.windows import Windows
 
 if TYPE_CHECKING:
     from memprof.follow import Follower
@@ -141,22 +140,13 @@ class profile(Results):
         self.step_num = 0
         self.current_action = self._action(0)
         self._metadata: dict[str, Any] = {}
-        self._path = None if path is None else checked_path(path)
+        self._windows = Windows(None if path is None else checked_path(path))
         # Held while the state below changes, never while on_trace_ready runs,
         # which may wait for threads that use this profile.
         self._lock = threading.RLock()
-        self._claim: Claim | None = None  # the file of the open window
         self._follower: Follower | None = None
         self._pid = 0
         self._torch: Any = None
-        self._window_open = False
-        self._windows = 0  # begun so far
-        self._trace_id: str | None = None
-        self._started: dict[str, Any] = {}
-        self._counters: tuple[info.Counters, info.Counters] = ({}, {})
-        self._begun_wall_ns = 0
-        self._last: Recording | None = None
-        self._failure = ""
         self._began_at = 0  # step_num at the last start
         self._asked = False  # since then, whether a step was to be recorded
         _all.add(self)
@@ -189,18 +179,17 @@ class profile(Results):
         if self._follower is not None and self._pid == os.getpid():
             raise MemprofError("profile.start(): it is running; call stop() first")
         torch = import_torch()
-        self._check_path()
+        self._windows.check_path()
         follower = open_follower(torch, self._options)
         follower.start(self.step_num)
         self._torch, self._follower, self._pid = torch, follower, os.getpid()
-        self._window_open = self._asked = False
+        self._asked = False
         self._began_at = self.step_num
         try:
-            self._counters = (cuda.counters(torch), {})
-            self._started = {"start_ns": time.time_ns()}
+            self._windows.start(torch)
             if self.current_action.name in RECORDING:
                 self._asked = True
-                self._begin_window()
+                self._windows.begin(follower, self.custom_trace_id_callback)
         except BaseException:
             self._follower = None
             follower.stop()
@@ -225,7 +214,7 @@ class profile(Results):
             self.step_num, self.current_action = number, action
             is_ready = False
             try:
-                is_ready = self._leave(before, action.name)
+                is_ready = self._leave(follower, before, action.name)
             finally:
                 if not is_ready:
                     self._go_on(follower, number, action.name)
@@ -239,10 +228,11 @@ class profile(Results):
     def _go_on(self, follower: Follower, number: int, action: str) -> None:
         """Begin step NUMBER, unless on_trace_ready or a thread stopped us."""
         if self._follower is follower:
-            self._try("following steps", follower.step, number)
-            if action in RECORDING and not self._window_open:
+            attempt("following steps", follower.step, number)
+            if action in RECORDING and not self._windows.is_open:
                 self._asked = True
-                self._try("recording", self._begin_window_anyhow)
+                make_id = self.custom_trace_id_callback
+                attempt("recording", self._windows.begin_anyhow, follower, make_id)
 
     def stop(self) -> None:
         """Stop following; every hook is gone afterwards.
@@ -259,12 +249,12 @@ class profile(Results):
         with self._lock:
             follower = self._require("stop")
             try:
-                ended = self._end_window()
+                ended = self._windows.end(follower, self._facts)
             finally:  # also where a filter makes errors of warnings
                 self._follower = None
                 if self in _running:
                     _running.remove(self)
-                self._try("stopping", follower.stop)
+                attempt("stopping", follower.stop)
         if not self._asked:
             warn(f"memprof recorded nothing: {self._why_nothing()}")
         if ended:
@@ -297,7 +287,7 @@ class profile(Results):
     def __repr__(self) -> str:
         """Say what it does now, short."""
         state = "stopped" if self._follower is None else "running"
-        if self._window_open:
+        if self._windows.is_open:
             state = "recording"
         return f"<memprof.profile: {state}, step {self.step_num}>"
 
@@ -310,18 +300,14 @@ class profile(Results):
         Raises:
             MemprofError: Nothing was recorded yet.
         """
-        from memprof.recording import Recording
-
         follower = self._follower
-        if follower is not None and self._window_open and self._pid == os.getpid():
-            core = follower.snapshot()
-            core.info = self._info(core)
-            return Recording(core, cuda.current(self._torch))
-        if self._last is not None:
-            return self._last
-        if self._failure:
-            raise MemprofError(f"nothing was recorded: {self._failure}")
-        if follower is None and not self._started:
+        if follower is not None and self._windows.is_open and self._pid == os.getpid():
+            return self._windows.so_far(follower, self._facts)
+        if self._windows.last is not None:
+            return self._windows.last
+        if self._windows.failure:
+            raise MemprofError(f"nothing was recorded: {self._windows.failure}")
+        if follower is None and not self._windows.started:
             raise MemprofError("nothing was recorded yet: the profile has not run")
         if follower is None:
             raise MemprofError(f"nothing was recorded: {self._why_nothing()}")
@@ -363,7 +349,7 @@ class profile(Results):
                 memory history, which is read at the end only.
             ValueError: Not a device.
         """
-        from memprof.recording import parse_device
+        from memprof.devices import parse_device
 
         follower = self._require("counters")
         current = cuda.current(self._torch)
@@ -397,11 +383,11 @@ class profile(Results):
 
     def get_trace_id(self) -> str | None:
         """Return the id of the present or last window; None before any."""
-        return self._trace_id
+        return self._windows.trace_id
 
     # -- windows ---------------------------------------------------------------
 
-    def _leave(self, before: str, after: str) -> bool:
+    def _leave(self, follower: Follower, before: str, after: str) -> bool:
         """End what the step that is over had open.
 
         Returns:
@@ -412,174 +398,27 @@ class profile(Results):
             if wrong:
                 warn(f"Incorrect schedule: {before} followed by {after}")
         over = before == "RECORD_AND_SAVE" or after not in RECORDING
-        if self._window_open and over:
-            ended = self._end_window()
+        if self._windows.is_open and over:
+            ended = self._windows.end(follower, self._facts)
             return ended and before == "RECORD_AND_SAVE"
         return False
-
-    def _begin_window(self) -> None:
-        trace_id = self._new_trace_id()
-        self._open_window(self._window_path())
-        self._trace_id = trace_id
-
-    def _begin_window_anyhow(self) -> None:
-        """Begin a window; if its file cannot be made, in memory only."""
-        trace_id = os.urandom(16).hex()
-        try:
-            trace_id = self._new_trace_id()
-        except Exception as problem:
-            warn(f"custom_trace_id_callback raised {sentence(problem)}")
-        try:
-            self._open_window_somewhere()
-        except Exception as problem:
-            self._failure = f"{type(problem).__name__}: {problem}"
-            raise
-        self._trace_id = trace_id
-
-    def _open_window_somewhere(self) -> None:
-        path = self._window_path()
-        try:
-            self._open_window(path)
-        except (OSError, MemprofError) as problem:
-            if path is None:
-                raise
-            warn(f"memprof records in memory only: {problem}")
-            self._open_window(None)
-
-    def _new_trace_id(self) -> str:
-        make_id = self.custom_trace_id_callback
-        return os.urandom(16).hex() if make_id is None else str(make_id())
-
-    def _open_window(self, path: str | None) -> None:
-        follower = self._follower
-        assert follower is not None
-        claim = None if path is None else Claim(path)
-        try:
-            follower.window_begin(path)
-        except BaseException:
-            if claim is not None:
-                claim.discard()
-            raise
-        self._claim = claim
-        self._window_open = True
-        self._windows += 1
-        self._begun_wall_ns = time.time_ns()
-        self._counters = (self._counters[0], cuda.counters(self._torch))
-
-    def _end_window(self) -> bool:
-        """Turn the open window into a recording; whether there is one."""
-        from memprof.recording import Recording
-
-        follower = self._follower
-        if follower is None or not self._window_open:
-            return False
-        self._window_open = False
-        try:
-            try:
-                core = follower.window_end()
-            except Exception as problem:
-                self._failure = sentence(problem)
-                warn(f"memprof lost this window: {self._failure}")
-                return False
-            self._last = Recording(core, None)
-            self._try("the recording's info", self._describe, core)
-            self._close_file(core)
-            return True
-        finally:
-            claim, self._claim = self._claim, None
-            if claim is not None:
-                claim.release()
-
-    def _close_file(self, core: _core.Recording) -> None:
-        """Finish the window's file; say it if that is not whole."""
-        why = ""
-        try:
-            core.close_stream()
-        except OSError as problem:
-            why = problem.strerror or str(problem)
-        except Exception as problem:
-            why = sentence(problem)
-        if core.stream_errno:
-            why = os.strerror(core.stream_errno)
-        claim = self._claim
-        if claim is None:
-            return
-        if not why and claim.is_gone():
-            why = "it was deleted while it was written"
-        if why:
-            self._try("the recording's info", self._describe, core, why)
-            warn(
-                f"memprof: the recording's file failed: {claim.path}: {why}; what it "
-                "holds ends there. The recording in memory is whole: save() it"
-            )
-
-    def _describe(self, core: _core.Recording, stream_error: str = "") -> None:
-        from memprof.recording import Recording
-
-        core.info = self._info(core, stream_error)
-        self._last = Recording(core, cuda.current(self._torch))
 
     def _trace_ready(self) -> None:
         if self.on_trace_ready is not None:
             self.on_trace_ready(self)
 
-    def _window_path(self) -> str | None:
-        """Return the file of the next window."""
-        if self._path is None or self._windows == 0:
-            return self._path
-        stem, suffix = os.path.splitext(self._path)
-        return f"{stem}.{self._windows + 1}{suffix}"
-
-    def _check_path(self) -> None:
-        """Say at the start that ``path`` cannot be written, not in mid-run.
-
-        Raises:
-            OSError: It cannot.
-            MemprofError: It is no regular file.
-        """
-        path = self._window_path()
-        if path is not None:
-            check_regular(path, "path")
-            check_writable(path, "path=")
-
-    def _info(self, core: _core.Recording, stream_error: str = "") -> str:
-        follower, torch = self._follower, self._torch
-        assert follower is not None
-        options, (start, begin) = self._options, self._counters
-        facts: dict[str, Any] = {
+    def _facts(self) -> dict[str, Any]:
+        """Return what the info of a recording says of the profile."""
+        return {
             "schedule": describe(self.schedule),
-            "window": self._windows,
             "step_num": self.step_num,
-            "trace_id": self._trace_id,
-            "record_shapes": options.shapes,
+            "record_shapes": self._options.shapes,
             "budgets": {
-                "events": options.event_budget,
-                "allocations": options.allocation_budget,
-            },
-            "wall": {
-                **self._started,
-                "begin_ns": self._begun_wall_ns,
-                "end_ns": time.time_ns(),
+                "events": self._options.event_budget,
+                "allocations": self._options.allocation_budget,
             },
             "metadata": self._metadata,
         }
-        if self._claim is not None:
-            if not stream_error and core.stream_errno:
-                stream_error = os.strerror(core.stream_errno)
-            facts["stream"] = {"path": self._claim.path, "error": stream_error}
-
-        def counters() -> dict[str, Any]:
-            return info.torch_counters(start, begin, cuda.counters(torch))
-
-        # One fact that cannot be had must not cost the others.
-        for what, part in (
-            ("versions", lambda: info.versions(torch)),
-            ("devices", lambda: info.device_facts(torch, core.devices())),
-            ("sources", follower.facts),
-            ("counters", lambda: {"torch_counters": counters()}),
-        ):
-            self._try(f"info of {what}", lambda part=part: facts.update(part()))
-        return info.text(facts)
 
     # -- guards ----------------------------------------------------------------
 
@@ -619,16 +458,6 @@ class profile(Results):
             )
             self._pid = -1
         return True
-
-    def _try(self, what: str, call: Callable[..., object], *args: object) -> None:
-        """Call, and turn a failure into a warning: the run goes on."""
-        try:
-            call(*args)
-        except Exception as problem:
-            warn(
-                f"memprof: {what} failed ({type(problem).__name__}: {problem}); "
-                "the program goes on"
-            )
 
 
 _running: list[profile] = []

@@ -15,15 +15,17 @@ import copy
 import json
 import operator
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memprof import _core, files
 from memprof.absent import without
-from memprof.errors import MemprofError
+from memprof.devices import device_name, parse_device, recorded_device
+from memprof.info import parsed
 from memprof.moment import Moment
+from memprof.peaks import highest, level
 from memprof.rows import (
     ALLOCATION_DTYPE,
     CPU,
@@ -34,11 +36,16 @@ from memprof.rows import (
     STEPS_DTYPE,
     Ints,
     Rows,
+    as_rows,
 )
+from memprof.spans import find_phases, find_step, find_steps, step_rows, stretches
+from memprof.texts import Frame, Texts
+from memprof.timeline import Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
     from memprof.labels import Labels, Rule
+    from memprof.models import Models
     from memprof.modstats import Tree
     from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
@@ -65,116 +72,14 @@ __all__ = [
     "parse_device",
 ]
 
-# Numbers of csrc/event.h that a question here depends on.
-_ALLOC = 1
-_FREE_COMPLETED = 3
-_LAST_THREAD_KIND = 23  # optimizer_end
-# alloc ... oom, and the begin of an op, module, region, optimizer.
-_TELLS_PHASE = np.zeros(256, np.bool_)
-_TELLS_PHASE[[1, 2, 3, 4, 5, 6, 7, 8, 16, 18, 20, 22]] = True
-
 # What the small numbers of rows index.
 PHASES = _core.PHASES
 CATEGORIES = _core.CATEGORIES
 REASONS = _core.REASONS
 ROLES = _core.ROLES
 
-# Columns of the core's timeline of totals.
-TOTALS = ("requested", "active", "reserved")
 
-
-class Frame(NamedTuple):
-    """One line of a Python stack."""
-
-    function: str
-    file: str
-    line: int
-
-
-class Timeline(NamedTuple):
-    """Bytes over time.
-
-    ``bytes[i]`` holds after event ``events[i]`` and until the next sample; the
-    first sample is the state when the recording began (event -1).
-    """
-
-    times_ns: Ints
-    """int64 [n], nanoseconds."""
-    bytes: Ints
-    """int64 [n, k], bytes."""
-    labels: tuple[str, ...]
-    """k texts."""
-    events: Ints
-    """int64 [n], event numbers."""
-
-    def __repr__(self) -> str:
-        spent = int(self.times_ns[-1]) - int(self.times_ns[0]) if len(self.bytes) else 0
-        columns = len(self.labels)
-        what = ", ".join(self.labels) if columns <= 3 else f"{columns} columns"
-        return (
-            f"<memprof.Timeline: {len(self.bytes)} samples over {spent / 1e9:.3f} s, "
-            f"{what}>"
-        )
-
-
-class Samples(NamedTuple):
-    """What the core's timeline gives: event [n], time_ns [n], bytes [n, k]."""
-
-    event: Ints
-    time_ns: Ints
-    bytes: Ints
-
-
-def device_name(number: int) -> str:
-    """Return the text for a device number: ``cpu``, ``cuda:0``."""
-    return "cpu" if number == CPU else f"cuda:{number}"
-
-
-def parse_device(device: object) -> int | None:
-    """Return the number that a device argument means.
-
-    Args:
-        device: an int (CUDA index), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"1"``
-            or a ``torch.device``.
-
-    Returns:
-        The CUDA index, -1 for the CPU, or None for ``"cuda"``: whichever CUDA
-        device is meant.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    if not isinstance(device, (bool, float)):
-        try:
-            index = operator.index(device)  # type: ignore[arg-type]
-        except TypeError:
-            text = str(device).strip().lower()
-            if text in ("cpu", "cpu:0"):
-                return CPU
-            if text == "cuda":
-                return None
-            digits = text.removeprefix("cuda:")
-            if digits.isascii() and digits.isdigit():
-                return int(digits)
-        else:
-            if index >= 0:
-                return index
-    raise ValueError(
-        f"{device!r} is not a device; write 'cpu', 'cuda', 'cuda:0' or an index"
-    )
-
-
-def as_rows(buffer: Any, dtype: Any) -> NDArray[Any]:
-    """View BUFFER, without a copy, as a read-only array of DTYPE."""
-    if memoryview(buffer).nbytes == 0:
-        array: NDArray[Any] = np.empty(0, dtype)
-    else:
-        array = np.frombuffer(buffer, dtype)
-    array.flags.writeable = False
-    return array
-
-
-class Recording:
+class Recording(Texts):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
@@ -201,7 +106,7 @@ class Recording:
         self._phase_rows: Rows | None = None
         # For memprof.moment: what the ids of this recording mean as text.
         self._places: Any = None
-        self._own: dict[str, str] | None = None
+        self._models: Models | None = None
         self._tree: Tree | None = None
         self._rules: tuple[Rule, ...] | None = None  # None: those of the info
         self._labelled: Labels | None = None
@@ -241,12 +146,7 @@ class Recording:
         return info
 
     def _written_info(self) -> dict[str, Any]:
-        """Return what was written of the run; nothing if it cannot be read."""
-        try:
-            parsed = json.loads(self._core.info) if self._core.info else {}
-        except ValueError:
-            parsed = {}
-        return dict(parsed) if isinstance(parsed, dict) else {}
+        return parsed(self._core.info)
 
     @property
     def devices(self) -> list[str]:
@@ -263,55 +163,8 @@ class Recording:
         last ``prof.step()`` and no step.
         """
         if self._step_rows is None:
-            self._step_rows = self._find_steps()
+            self._step_rows = find_steps(self)
         return self._step_rows
-
-    def _find_steps(self) -> Rows:
-        raw = self._raw_steps()
-        last = max(self._core.events_count - 1, 0)
-        is_open = raw["end_event"] < 0
-        ends = np.where(is_open, last, raw["end_event"])
-        # A device first seen within a step begins its row there.
-        numbers, group = np.unique(raw["number"], return_inverse=True)
-        rows = np.zeros(len(numbers), STEPS_DTYPE)
-        rows["number"] = numbers
-        rows["begin_event"] = np.iinfo(np.int64).max
-        np.minimum.at(rows["begin_event"], group, raw["begin_event"])
-        np.maximum.at(rows["end_event"], group, ends)
-        rows.sort(order="begin_event")
-        if len(rows) and self._is_tail(rows):
-            rows = rows[:-1]
-        clock = self._times()
-        rows["start_ns"] = clock[rows["begin_event"]]
-        rows["end_ns"] = clock[np.minimum(rows["end_event"], last)]
-        rows.flags.writeable = False
-        return rows
-
-    def _is_tail(self, steps: Rows) -> bool:
-        """Return whether the last of STEPS is but the way out of the loop.
-
-        ``prof.step()`` at the end of a loop begins a step that ``stop`` ends.
-        It counts if anything was allocated in it, or if there is no other step
-        and the program did anything at all.
-        """
-        begin, end = steps[["begin_event", "end_event"]][-1]
-        info = self.info
-        if info.get("schedule") is not None and info.get("step_num") != steps[-1][0]:
-            return False  # the schedule ended the window, at a prof.step()
-        kind = self.events()["kind"][begin : end + 1]
-        if len(steps) > 1:
-            return not bool((kind == _ALLOC).any())
-        return not bool((kind <= _LAST_THREAD_KIND).any())
-
-    def _raw_steps(self) -> Rows:
-        """Return the tracker's rows, without what was before the window.
-
-        The tracker begins a row for what a recording finds alive, which is no
-        step: it has ``recorded`` 0.  Without a window no row has 1.
-        """
-        rows: Rows = as_rows(self._core.steps(), STEP_DTYPE)
-        recorded = rows["recorded"] != 0
-        return rows[recorded] if recorded.any() else rows
 
     @property
     def phases(self) -> Rows:
@@ -325,41 +178,8 @@ class Recording:
         starts, so runs tile the recording.
         """
         if self._phase_rows is None:
-            self._phase_rows = self._find_phases()
+            self._phase_rows = find_phases(self)
         return self._phase_rows
-
-    def _find_phases(self) -> Rows:
-        events = self.events()
-        kind = events["kind"]
-        counted = _TELLS_PHASE[kind]
-        counted &= (kind != _FREE_COMPLETED) | (events["device"] == CPU)
-        index = np.flatnonzero(counted)
-        # First runs of one thread and phase: there are far fewer than events.
-        phase = events["phase"][index]
-        thread = events["thread"][index]
-        first = np.ones(len(index), np.bool_)
-        first[1:] = (phase[1:] != phase[:-1]) | (thread[1:] != thread[:-1])
-        index, phase, thread = index[first], phase[first], thread[first]
-        busy = np.unique(thread[phase != 0])
-        if busy.size:
-            keep = np.isin(thread, busy)
-            index, phase = index[keep], phase[keep]
-        if not index.size:
-            empty = np.empty(0, PHASES_DTYPE)
-            empty.flags.writeable = False
-            return empty
-        starts = np.concatenate(([0], np.flatnonzero(phase[1:] != phase[:-1]) + 1))
-        rows = np.zeros(len(starts), PHASES_DTYPE)
-        rows["name"] = np.array(_core.PHASES)[phase[starts]]
-        begin = index[starts]
-        last = len(events) - 1
-        clock = self._times()
-        rows["begin_event"] = begin
-        rows["end_event"] = np.append(begin[1:] - 1, last)
-        rows["start_ns"] = clock[begin]
-        rows["end_ns"] = np.append(clock[begin[1:]], clock[last])
-        rows.flags.writeable = False
-        return rows
 
     def _times(self) -> Ints:
         """Return time_ns of every event, made never to fall.
@@ -434,7 +254,7 @@ class Recording:
         Args:
             device: whose rows; ``"all"``: every device's.
         """
-        rows = self._raw_steps()
+        rows = step_rows(self)
         rows = rows[np.isin(rows["number"], self.steps["number"])]
         if not (isinstance(device, str) and device == "all"):
             rows = rows[rows["device"] == self._device(device)]
@@ -458,43 +278,13 @@ class Recording:
             ValueError: no such device, or no such BY.
             TypeError: BY is no text.
         """
-        kinds = {"total": (0, TOTALS), "category": (1, tuple(_core.CATEGORIES))}
-        if not isinstance(by, str):
-            raise TypeError(f"by={by!r}: a text, one of {_choices(kinds)}")
-        if by == "label":
-            return self._label_timeline(self._device(device))
-        if by not in kinds:
-            choices = _choices([*kinds, "label"])
-            raise ValueError(f"no timeline by {by!r}; choose {choices}")
-        kind, labels = kinds[by]
-        samples = self._sampled(self._device(device), kind)
-        return Timeline(samples.time_ns, samples.bytes, labels, samples.event)
-
-    def _label_timeline(self, device: int) -> Timeline:
-        samples, found = self._sampled(device, 1), self._labels()
-        levels = found.levels(self._allocations(), device, samples.event)
-        levels.flags.writeable = False
-        return Timeline(samples.time_ns, levels, found.names, samples.event)
+        return timeline(self, device, by)
 
     def _sampled(self, device: int, kind: int) -> Samples:
-        """Return the core's timeline; one sample of zeros if it has none."""
+        """Return the core's timeline of a device; see ``timeline.sampled``."""
         key = (device, kind)
         if key not in self._samples:
-            columns = len(TOTALS) if kind == 0 else len(_core.CATEGORIES)
-            if device in self._core.devices():
-                event, time_ns, amount = self._core.timeline(device, kind)
-                samples = Samples(
-                    as_rows(event, np.int64),
-                    as_rows(time_ns, np.int64),
-                    as_rows(amount, np.int64).reshape(-1, columns),
-                )
-            else:
-                samples = Samples(
-                    np.array([-1], np.int64),
-                    np.array([self._core.start_ns], np.int64),
-                    np.zeros((1, columns), np.int64),
-                )
-            self._samples[key] = samples
+            self._samples[key] = sampled(self._core, device, kind)
         return self._samples[key]
 
     # -- moments ---------------------------------------------------------------
@@ -527,93 +317,9 @@ class Recording:
                 or OF is no such value.
         """
         number = self._device(device)
-        if of not in TOTALS:
-            raise ValueError(f"no peak of {of!r}; choose {_choices(TOTALS)}")
-        if label is not None:
-            column = self._label_column(number, label, of, category)
-            samples = self._sampled(number, 1)
-        elif category is not None:
-            if category not in _core.CATEGORIES:
-                raise ValueError(
-                    f"no category {category!r}; choose {_choices(_core.CATEGORIES)}"
-                )
-            if of != "requested":
-                raise ValueError(
-                    f"categories divide the requested bytes, not {of!r}: "
-                    "leave out one of `of` and `category`"
-                )
-            samples = self._sampled(number, 1)
-            column = samples.bytes[:, _core.CATEGORIES.index(category)]
-        else:
-            samples = self._sampled(number, 0)
-            column = samples.bytes[:, TOTALS.index(of)]
-        begin, end = self._stretches(step, phase)
-        best, at = -1, -1
-        low = np.maximum(np.searchsorted(samples.event, begin, "right") - 1, 0)
-        high = np.searchsorted(samples.event, end, "right")
-        for first, last, start in zip(
-            low.tolist(), high.tolist(), begin.tolist(), strict=True
-        ):
-            if last <= first:
-                continue
-            top = first + int(np.argmax(column[first:last]))
-            if int(column[top]) > best:
-                # A level carried in from before holds at the stretch's start.
-                best, at = int(column[top]), max(int(samples.event[top]), start)
-        return Moment(self, number, at, step=step)
-
-    def _label_column(
-        self, device: int, label: str, of: str, category: str | None
-    ) -> Ints:
-        names = self._labels().names
-        if label not in names:
-            raise ValueError(f"no label {label!r}; choose {_choices(names)}")
-        if of != "requested" or category is not None:
-            raise ValueError(
-                "labels divide the requested bytes: leave out `of` and `category`"
-            )
-        column: Ints = self._label_timeline(device).bytes[:, names.index(label)]
-        return column
-
-    def _stretches(self, step: int | None, phase: str | None) -> tuple[Ints, Ints]:
-        """Return first and last event, int64 [n] each, of what is asked for."""
-        begin = np.array([-1], np.int64)
-        end = np.array([self._core.events_count], np.int64)
-        if phase is not None:
-            if phase not in _core.PHASES:
-                raise ValueError(f"no phase {phase!r}; choose {_choices(_core.PHASES)}")
-            runs = self.phases[self.phases["name"] == phase]
-            if not len(runs):
-                seen = dict.fromkeys(self.phases["name"].tolist())
-                raise ValueError(
-                    f"nothing was recorded in phase {phase!r}; "
-                    f"phases here: {_choices(seen) or 'none'}"
-                )
-            begin, end = runs["begin_event"], runs["end_event"]
-        if step is not None:
-            row = self._step(step)
-            begin = np.maximum(begin, row["begin_event"])
-            end = np.minimum(end, row["end_event"])
-            inside = begin <= end
-            if not inside.any():
-                raise ValueError(f"step {step} has nothing in phase {phase!r}")
-            begin, end = begin[inside], end[inside]
-        return begin, end
-
-    def _step(self, number: int) -> np.void:
-        steps = self.steps
-        found = np.flatnonzero(steps["number"] == number)
-        if not found.size:
-            if not len(steps):
-                raise ValueError(
-                    f"no step {number!r}: the recording has no steps "
-                    "(call prof.step() once an iteration)"
-                )
-            first, last = int(steps["number"].min()), int(steps["number"].max())
-            there = f"{first}" if first == last else f"{first} to {last}"
-            raise ValueError(f"no step {number!r} in this recording; steps: {there}")
-        row: np.void = steps[found[0]]
-        return row
+        samples, column = level(self, number, of, category, label)
+        found = highest(samples.event, column, *stretches(self, step, phase))
+        return Moment(self, number, found, step=step)
 
     def at(
         self,
@@ -641,7 +347,9 @@ class Recording:
             raise TypeError("at() takes exactly one of time_ns=, event= and step=")
         number = self._device(device)
         if step is not None:
-            return Moment(self, number, int(self._step(step)["end_event"]), step=step)
+            return Moment(
+                self, number, int(find_step(self, step)["end_event"]), step=step
+            )
         if time_ns is not None:
             found = int(np.searchsorted(self._times(), time_ns, "right")) - 1
             return Moment(self, number, found, time_ns=int(time_ns))
@@ -763,7 +471,7 @@ class Recording:
         number = self._device(device)
         span = (-1, self._core.events_count)
         if step is not None:
-            row = self._step(step)
+            row = find_step(self, step)
             span = int(row["begin_event"]), int(row["end_event"])
         if self._tree is None:
             self._tree = Tree(self)
@@ -787,67 +495,12 @@ class Recording:
 
         return ModuleTable(self, device, step, depth=depth)
 
-    # -- the text behind ids ---------------------------------------------------
+    def _known_models(self) -> Models:
+        if self._models is None:
+            from memprof.models import Models
 
-    def op(self, index: int) -> str:
-        """Return the text of an op, region or owner id; ``""`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return "" if index == NO_INDEX else self._core.text(int(index))
-
-    def module(self, index: int) -> str:
-        """Return the qualified name behind a module id; ``""`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return self.op(index)
-
-    def owner(self, index: int) -> str:
-        """Return the name behind an owner id; ``""`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return self.op(index)
-
-    def region(self, index: int) -> str:
-        """Return the name of the ``record_function`` region behind an id.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        return self.op(index)
-
-    def kind(self, number: int) -> str:
-        """Return the name of an event's ``kind``; see ``memprof.EVENT_KINDS``.
-
-        Raises:
-            IndexError: there is no such kind.
-        """
-        try:
-            return _core.EVENT_KINDS[int(number)]
-        except KeyError:
-            raise IndexError(f"no kind of event has the number {number}") from None
-
-    def _own_tensors(self) -> dict[str, str]:
-        """Return the class of the model for the names of its own tensors."""
-        if self._own is None:
-            found = self.info.get("own_tensors")
-            self._own = found if isinstance(found, dict) else {}
-        return self._own
-
-    def stack(self, index: int) -> tuple[Frame, ...]:
-        """Return the frames behind a stack id, innermost first; ``()`` for none.
-
-        Raises:
-            IndexError: there is no such id.
-        """
-        if index == NO_INDEX:
-            return ()
-        return tuple(Frame(*frame) for frame in self._core.stack(int(index)))
+            self._models = Models(self)
+        return self._models
 
     # -- results ---------------------------------------------------------------
 
@@ -892,24 +545,11 @@ class Recording:
             TypeError: GROUP_BY_STACK_N is no number.
             ValueError: It is negative, or there is no such device.
         """
-        from memprof.averages import OperatorAverages
+        from memprof.averages import OperatorAverages, check_grouping
 
-        if group_by_input_shape:
-            raise MemprofError(
-                "group_by_input_shape=True: this recording holds no shapes of "
-                "inputs. memprof.profile(record_shapes=True) does not write "
-                "them yet; group_by_stack_n= tells calls apart by their line"
-            )
-        if group_by_overload_name:
-            raise MemprofError(
-                "group_by_overload_name=True: memprof records names of ops "
-                "without their overloads"
-            )
-        if include_python_functions:
-            raise MemprofError(
-                "include_python_functions=True: Python functions are not recorded "
-                "as calls; group_by_stack_n= tells which lines called an op"
-            )
+        check_grouping(
+            group_by_input_shape, group_by_overload_name, include_python_functions
+        )
         frames = operator.index(group_by_stack_n)
         if frames < 0:
             raise ValueError(f"group_by_stack_n={frames}: a number of frames, or 0")
@@ -957,36 +597,13 @@ class Recording:
         Raises:
             ValueError: it was not recorded; names those that were.
         """
-        known = self._core.devices()
-        if device is None:
-            number = self._current_gpu(known)
-            return number if number is not None else CPU
-        asked = parse_device(device)
-        number = self._current_gpu(known) if asked is None else asked
-        if number is None or (number not in known and (known or number != CPU)):
-            raise ValueError(
-                f"{str(device)!r} was not recorded; devices here: "
-                f"{_choices(map(device_name, known)) or 'none'}"
-            )
-        return number
+        return recorded_device(device, self._core.devices(), self._gpu_in_use)
 
-    def _current_gpu(self, known: list[int]) -> int | None:
-        """Return the GPU in use if it was recorded, else the first that was."""
-        gpus = [number for number in known if number != CPU]
-        current = self._current
-        if current is None:
-            try:
-                current = json.loads(self._core.info or "{}").get("current_device")
-            except (ValueError, AttributeError):
-                current = None
-        if current in gpus:
-            return current
-        return gpus[0] if gpus else None
-
-
-def _choices(names: Any) -> str:
-    """Join NAMES for an error message."""
-    return ", ".join(repr(str(name)) for name in names)
+    def _gpu_in_use(self) -> object:
+        """Return the index of the GPU that is or was in use; None: not known."""
+        if self._current is not None:
+            return self._current
+        return self._written_info().get("current_device")
 
 
 def load(path: str | os.PathLike[str]) -> Recording:

@@ -5,7 +5,7 @@ Offsets are written out: rows are the core's memory, not copies of it.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,16 @@ NO_INDEX = 0xFFFFFFFF
 
 CPU = -1
 """The number that rows have for the CPU; CUDA devices have their index."""
+
+
+def as_rows(buffer: Any, dtype: Any) -> NDArray[Any]:
+    """View BUFFER, without a copy, as a read-only array of DTYPE."""
+    if memoryview(buffer).nbytes == 0:
+        array: NDArray[Any] = np.empty(0, dtype)
+    else:
+        array = np.frombuffer(buffer, dtype)
+    array.flags.writeable = False
+    return array
 
 
 def _rows(size: int, *fields: tuple[str, str, int]) -> np.dtype[np.void]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from memprof.recording import parse_device
+from memprof.devices import parse_device
 
 
 def device(word: str) -> str:

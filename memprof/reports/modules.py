@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memprof.devices import device_name
 from memprof.reports.units import size_text
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ class ModuleTable:
         depth: int | None = None,
     ) -> None:
         """Ask RECORDING; see ``Recording.module_table``."""
-        from memprof.recording import device_name
-
         rows = recording.module_stats(device, step)
         if depth is not None:
             rows = rows[rows["depth"] <= depth]

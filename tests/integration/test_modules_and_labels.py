@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from typing import Any
 
 import pytest
@@ -93,3 +94,45 @@ def test_modules_and_labels_of_a_training_run(tmp_path: Any) -> None:
         assert sum(found.values()) == moment.requested
         stats = recording.module_stats("cpu")
         assert (stats == prof.module_stats("cpu")).all()
+
+
+class Scaled(nn.Module):
+    """A model with a parameter and a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDE))
+        self.register_buffer("shift", torch.zeros(WIDE))
+        self.block = Block()
+
+    def forward(self, x: Any) -> Any:
+        return (self.block(x) * self.scale + self.shift).sum()
+
+
+def test_a_models_own_tensors_are_the_models_in_rows_labels_and_stats() -> None:
+    gc.collect()
+    models = [Scaled(), Scaled()]
+    optimizers = [torch.optim.SGD(net.parameters(), momentum=0.9) for net in models]
+    with memprof.profile() as prof:
+        for net, optimizer in zip(models, optimizers, strict=True):
+            net(torch.randn(BATCH, WIDE)).backward()
+            optimizer.step()
+    labelled = prof.label("own", module="^Scaled(#2)?$")
+    lives = labelled.allocations("cpu")
+    own = labelled.labels("cpu") == labelled.label_names.index("own")
+    held = {labelled.owner(owner) for owner in lives["owner"][own].tolist()} - {""}
+    names = {"scale", "momentum_buffer of scale", "shift"}
+    second = {re.sub("(scale|shift)", r"Scaled#2/\1", name) for name in names}
+    assert held == names | second
+    rows = prof.at(event=len(prof.events()) - 1, device="cpu").rows(("module", "owner"))
+    modules = {row["owner"]: row["module"] for row in rows if row["owner"] in held}
+    assert modules == {name: "Scaled#2" if "#2" in name else "Scaled" for name in held}
+    stats = {row["name"]: row for row in prof.module_stats("cpu")}
+    for prefix, root in (("", "Scaled"), ("Scaled#2/", "Scaled#2")):
+        block = stats[f"{prefix}block"]
+        for field, times in (
+            ("parameter_bytes", 2),
+            ("gradient_bytes", 1),
+            ("optimizer_state_bytes", 1),
+        ):
+            assert stats[root][field] - block[field] == times * WIDE * 4

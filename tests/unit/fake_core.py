@@ -422,7 +422,7 @@ def loaded(torch: FakeTorch | None = None) -> Iterator[types.SimpleNamespace]:
         package = importlib.import_module("memprof")
         package._core = core  # type: ignore[attr-defined]
         names = ("cuda", "heap", "history", "hooks", "modules", "options", "profiler")
-        names += ("roles", "schedule", "sources")
+        names += ("info", "roles", "schedule", "sources")
         found = {name: importlib.import_module(f"memprof.{name}") for name in names}
         found["sources"].load_shim = lambda torch: ""  # type: ignore[attr-defined]
         yield types.SimpleNamespace(

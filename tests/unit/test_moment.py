@@ -200,6 +200,54 @@ def test_a_models_own_tensors_have_its_class_for_a_module() -> None:
     assert modules == ["Linear", "Linear", ""]
 
 
+# Owner, role and module of what three models hold; "w/2" is a parameter's name.
+HELD = (
+    ("weight", "parameter", "Net"),
+    ("weight.grad", "gradient", "Net"),
+    ("exp_avg of weight", "optimizer_state", "Net"),
+    ("mean", "buffer", "Net"),
+    ("w/2", "parameter", "Net"),
+    ("fc.weight", "parameter", "fc"),
+    ("Net#2/weight", "parameter", "Net#2"),
+    ("Net#2/weight.grad", "gradient", "Net#2"),
+    ("exp_avg of Net#2/weight", "optimizer_state", "Net#2"),
+    ("Critic/fc.weight", "parameter", "Critic/fc"),
+    ("parameter 3 of SGD", "parameter", ""),
+)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_models_own_tensors_are_where_module_stats_has_them(told: bool) -> None:
+    """Also in a recording that has no list of a model's own tensors."""
+    held = [row for row in HELD if told or row[0] != "w/2"]
+    script = Script()
+    for model in ("Net", "Net#2", "Critic"):
+        script.write("module_begin", module=model, stream=1)
+        script.write("module_end", module=model, stream=1)
+    for index, (owner, role, _) in enumerate(held):
+        where = {"device": -1, "address": 64 * (index + 1)}
+        script.write("alloc", size=1 << index, **where)
+        script.write("role", size=_core.ROLES.index(role), op=owner, **where)
+    models = ["Net", "Net#2", "Critic"]
+    recording = Recording(script.core(**({"models": models} if told else {})))
+    found = recording.at(event=len(script.events) - 1).rows(("owner", "module"))
+    expected = {owner: module for owner, _, module in held}
+    assert {row["owner"]: row["module"] for row in found} == expected
+
+    # The models' own bytes, told apart by the bits of their sizes.
+    stats = {row["name"]: row for row in recording.module_stats("cpu")}
+    inside = {"Net": ("Net", "fc"), "Net#2": ("Net#2",), "Critic": ("Critic/fc",)}
+    fields = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes")
+    for model, modules in inside.items():
+        sizes = [1 << i for i, row in enumerate(held) if row[2] in modules]
+        assert sum(int(stats[model][field]) for field in fields) == sum(sizes)
+
+    # "parameter 3 of SGD" is no module's.
+    labelled = recording.label("own", module=r"^Net(#2)?$")
+    named = labelled.labels("cpu").astype(bool).tolist()
+    assert named == [module in ("Net", "Net#2") for _, _, module in held]
+
+
 def test_a_key_that_may_be_other_tells_the_rest_apart() -> None:
     script = Script()
     for phase in range(4):

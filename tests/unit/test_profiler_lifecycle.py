@@ -222,7 +222,7 @@ def test_lost_window_says_why(m):
 
 
 def test_recording_survives_bad_info(m):
-    m.profiler.info.versions = lambda torch: 1 / 0
+    m.info.versions = lambda torch: 1 / 0
     with (
         pytest.warns(UserWarning, match="info of versions failed"),
         m.profile() as prof,
