@@ -481,6 +481,7 @@ static PyMethodDef core_methods[] = {
     {"bench_hook", bench_hook, METH_VARARGS, NULL},
     {"take_strangers", take_strangers, METH_NOARGS, NULL},
     {"instances", mp_instances, METH_O, NULL},
+    {"holders", mp_holders, METH_VARARGS, NULL},
     {"now_ns", now_ns, METH_NOARGS, NULL},
     {"own_bytes", own_bytes, METH_NOARGS, NULL},
     {0},

@@ -1,6 +1,6 @@
 /* pystack_layout.h - where each Python keeps a thread's frames.
  *
- * Private to pystack.c.  One small set of accessors per version; all of them
+ * Private to pystack.c and variables.c.  One small set of accessors per version; all of them
  * are plain reads.  They take no reference and need no GIL, as long as the
  * thread state is the calling thread's own.
  *

@@ -79,6 +79,9 @@ PyObject *mp_recording_from_data(mp_module_state_t *state,
  * a list; about 20 ns for each object that the garbage collector tracks. */
 PyObject *mp_instances(PyObject *module, PyObject *set);
 
+/* holders.c: see _core.pyi. */
+PyObject *mp_holders(PyObject *module, PyObject *args);
+
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
 bool mp_pyhooks_init(mp_module_state_t *state);

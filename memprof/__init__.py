@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch.profiler import ProfilerActivity, record_function
 
+    from memprof.alive import Why, why
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
@@ -35,11 +36,13 @@ __all__ = [
     "Recording",
     "ShimError",
     "Timeline",
+    "Why",
     "__version__",
     "load",
     "profile",
     "record_function",
     "schedule",
+    "why",
 ]
 
 
