@@ -21,6 +21,7 @@
 
 #include "mem.h"
 
+#include <frameobject.h>
 #include <string.h>
 #include <structmember.h>
 
@@ -461,7 +462,7 @@ say_attributes(say_t *how, PyObject *object)
             }
             const PyMemberDef *member =
                 ((PyMemberDescrObject *)value)->d_member;
-            if (member->type == T_OBJECT_EX) {
+            if (member->type == T_OBJECT_EX || member->type == T_OBJECT) {
                 PyObject *held =
                     *(PyObject **)((char *)object + member->offset);
                 if (is_part(how->heap, held)) {
@@ -548,6 +549,9 @@ say_references(say_t *how, mp_node_t *node)
         mp_frame_variables(object, say_variable, how);
         break;
     case MP_NODE_GENERATOR:
+#if PY_VERSION_HEX < 0x030B0000
+        say(how, (PyObject *)((PyGenObject *)object)->gi_frame, "cell", NULL);
+#endif
         mp_generator_variables(object, say_variable, how);
         break;
     case MP_NODE_EXCEPTION: {
@@ -565,6 +569,7 @@ say_references(say_t *how, mp_node_t *node)
             "traceback", NULL);
         break;
     case MP_NODE_OBJECT:
+    case MP_NODE_GRAPH:
         say_attributes(how, object);
         break;
     default:

@@ -161,10 +161,7 @@ mp_generator_variables(PyObject *object, mp_variable_t say, void *context)
                   say, context);
     }
 #else
-    if (generator->gi_frame != NULL) {
-        variables(generator->gi_frame, generator->gi_frame->f_code, say,
-                  context);
-    }
+    (void)say, (void)context, (void)generator; /* its frame is an object */
 #endif
 #endif
 }

@@ -21,7 +21,7 @@ CYCLE = "reference cycle"
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 # What a path says of a dict whose keys are attributes.
-_ATTRIBUTES = ("dict", "module", "optimizer", "table")
+_ATTRIBUTES = ("dict", "module", "optimizer", "table", "ctx")
 
 # Of an optimizer, as name and as key.
 _SECOND_NAMES = ("param_groups", "'param_groups'")
@@ -222,6 +222,8 @@ class Paths:
         node = self._nodes[index]
         arrow = f"{path.text} -> " if path.text else ""
         if node.kind == "frame":
+            if path.text.endswith(f"generator {node.title}()"):
+                return path  # Python 3.10: its frame is an object of its own
             return Path(f"{arrow}frame {node.title}()")
         if node.kind == "generator":
             return Path(f"{arrow}generator {node.title}()")
@@ -288,6 +290,8 @@ class Paths:
         name = label
         if kind == "key":  # of a __dict__, as its repr
             name = label[1:-1] if label[:1] in "'\"" else label
+        if before.how == "ctx":
+            return Path(f"ctx.{name} of {before.text}")
         if before.how != "table" and name in _TABLES:
             if before.how == "module" or self._is_module(node):
                 return Path(before.text, "table")
@@ -309,7 +313,7 @@ class Paths:
         if before.text == "a graph":
             whose = before.text
         if kind == "dict":
-            return Path(f"ctx of {node.title} ({whose})", "dict")
+            return Path(f"{node.title} ({whose})", "ctx")
         if kind == "name":
             return Path(f"ctx.{label} of {node.title} ({whose})")
         if kind == "link" and label != "variable":
