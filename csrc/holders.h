@@ -1,12 +1,15 @@
 /* holders.h - a part of Python's heap as a graph, while one call lasts.
  *
- * Private to the three files that make it: holders.c (objects and references),
- * variables.c (frames) and saved.c (autograd).  The GIL is held throughout. */
+ * Private to the files that make it: holders.c (objects and references),
+ * variables.c (frames), saved.c (autograd), references.c (the answer).  The
+ * GIL is held throughout. */
 #ifndef MP_HOLDERS_H
 #define MP_HOLDERS_H
 
 #include "state.h"
 #include "table.h"
+
+#include <Python.h>
 
 /* X(NAME, text): what holds, or is held.  A wanted tensor is "object", too. */
 #define MP_NODE_LIST(X)                                                       \
@@ -108,5 +111,12 @@ void mp_heap_add_threads(mp_heap_t *heap);
  * and gradients of all tensors.  False: failed. */
 bool mp_heap_add_tensors(mp_heap_t *heap, const mp_wanted_t *wanted,
                          size_t objects);
+
+/* ---- references.c --------------------------------------------------------
+ */
+
+/* The answer of `_core.holders`; OBJECTS nodes are the collector's.  NULL with
+ * an exception. */
+PyObject *mp_heap_answer(mp_heap_t *heap, size_t objects);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * Reads a graph through the Python objects that torch makes of its nodes.
  * No hook is called and nothing is unpacked: a saved tensor says itself
- * whether it has hooks, and shows what it keeps as it lies there (torch 2.11
- * or so; an older one hides it, and then nothing is said).
+ * whether it has hooks, and shows what it keeps as it lies there (torch 2.14
+ * does; a torch that hides it gets no answer about saved tensors).
  *
  * The engine changes graphs and gradients without the GIL, so neither is
  * looked at while any thread is inside a backward.  What torch's attributes

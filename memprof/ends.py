@@ -150,7 +150,10 @@ class _Teller:
 
     def _until(self, fact: _Fact, end: End) -> str:
         if fact.died_event < 0:
-            return f"alive at the end of the recording: {_core.REASONS[fact.reason]}"
+            end_of_all = "alive at the end of the recording"
+            if _core.ROLES[fact.role] == "input":
+                return end_of_all  # its owner says the rest
+            return f"{end_of_all}: {_core.REASONS[fact.reason]}"
         if fact.died_in_op:
             return f"temporary of {self._text(fact.op) or 'its op'}"
         phase = _core.PHASES[fact.died_phase]

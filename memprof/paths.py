@@ -163,9 +163,14 @@ class Paths:
             node = self._parents[node]
         return node
 
-    def _is_second(self, before: Path, kind: str, label: str | int | None) -> bool:
+    def _is_second(
+        self, before: Path, holder: int, kind: str, label: str | int | None
+    ) -> bool:
         """Whether a reference says less than any other that leads there."""
-        optimizer = before.how == "optimizer" and label in _SECOND_NAMES
+        optimizer = label in _SECOND_NAMES and (
+            before.how == "optimizer"
+            or self._nodes[holder].type_address in self._known.optimizers
+        )
         return optimizer or kind == "as key" or (kind == "link" and label != ".grad")
 
     def _spread(self, heads: Iterable[int]) -> None:
@@ -182,7 +187,7 @@ class Paths:
                 for held, kind, label in self._held[holder]:
                     if self._paths[held] is not None:
                         continue
-                    if self._second or not self._is_second(before, kind, label):
+                    if self._second or not self._is_second(before, holder, kind, label):
                         path = self._step(before, holder, kind, label, held)
                         if held not in best or path.text < best[held][0]:
                             best[held] = (path.text, holder, path)
