@@ -96,10 +96,10 @@ typedef void (*mp_variable_t)(void *context, PyObject *name, PyObject *value);
 
 /* The variables of a frame object, of a generator or coroutine; a variable
  * that closures share is its cell.  Nothing is made or kept. */
-void mp_frame_variables(PyObject *frame, mp_variable_t say, void *context);
-void mp_generator_variables(PyObject *generator, mp_variable_t say,
+void mp_frame_variables(PyObject *object, mp_variable_t say, void *context);
+void mp_generator_variables(PyObject *object, mp_variable_t say,
                             void *context);
-PyObject *mp_frame_name(PyObject *frame); /* borrowed, or NULL */
+PyObject *mp_frame_name(PyObject *object); /* borrowed, or NULL */
 
 /* Add every thread's running frames and the exceptions that it handles. */
 void mp_heap_add_threads(mp_heap_t *heap);

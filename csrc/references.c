@@ -178,6 +178,9 @@ static void
 say_references(say_t *how, mp_node_t *node)
 {
     PyObject *object = node->object;
+    if (object == NULL) {
+        return; /* what it holds are links */
+    }
     switch (node->kind) {
     case MP_NODE_MODULE: {
         PyObject *dict = PyModule_GetDict(object);
@@ -288,7 +291,7 @@ title_of(const mp_node_t *node)
 {
     PyObject *object = node->object;
     PyObject *name = NULL;
-    switch (node->kind) {
+    switch (object == NULL ? MP_NODE_OBJECT : node->kind) {
     case MP_NODE_GLOBALS:
         name = PyDict_GetItemString(object, "__name__");
         break;

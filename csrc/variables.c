@@ -202,21 +202,21 @@ mp_heap_add_threads(mp_heap_t *heap)
 #else /* frames of this Python are not known: see pystack_layout.h */
 
 void
-mp_frame_variables(PyObject *frame, mp_variable_t say, void *context)
+mp_frame_variables(PyObject *object, mp_variable_t say, void *context)
 {
-    (void)frame, (void)say, (void)context;
+    (void)object, (void)say, (void)context;
 }
 
 void
-mp_generator_variables(PyObject *frame, mp_variable_t say, void *context)
+mp_generator_variables(PyObject *object, mp_variable_t say, void *context)
 {
-    (void)frame, (void)say, (void)context;
+    (void)object, (void)say, (void)context;
 }
 
 PyObject *
-mp_frame_name(PyObject *frame)
+mp_frame_name(PyObject *object)
 {
-    (void)frame;
+    (void)object;
     return NULL;
 }
 
