@@ -6,9 +6,8 @@
  * nobody, we included, is in torch.autograd: nobody leaves either while we
  * hold the GIL, which we do until all that was read is let go again.  Nothing
  * of it is handed out. */
-#include "state.h"
-
 #include "pystack_layout.h"
+#include "state.h"
 
 #include <string.h>
 

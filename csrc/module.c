@@ -340,6 +340,7 @@ static PyMethodDef core_methods[] = {
     {"take_strangers", take_strangers, METH_NOARGS, NULL},
     {"claim_gradient", mp_claim_gradient, METH_VARARGS, NULL},
     {"instances", mp_instances, METH_O, NULL},
+    {"holders", mp_holders, METH_VARARGS, NULL},
     {"now_ns", now_ns, METH_NOARGS, NULL},
     {"own_bytes", own_bytes, METH_NOARGS, NULL},
     {0},

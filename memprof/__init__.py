@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity, record_function
 
     from memprof._core import EVENT_KINDS
+    from memprof.alive import Why, why
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
@@ -37,11 +38,13 @@ __all__ = [
     "Recording",
     "ShimError",
     "Timeline",
+    "Why",
     "__version__",
     "load",
     "profile",
     "record_function",
     "schedule",
+    "why",
 ]
 
 

@@ -83,6 +83,33 @@ def claim_gradient(parameter: Any, library: str, /) -> None:
     slash) and the class does not compute it.  Only where stacks can be walked."""
 
 def instances(classes: set[type], /) -> list[Any]: ...
+def holders(
+    addresses: set[int],  # of storages
+    tensors: set[type],
+    storages: set[type],
+    tensor_base: type,
+    storage_base: type,
+    function_base: type,
+    ours: str,  # frames of files below this folder hold nothing
+    limit: int,
+    /,
+) -> tuple[
+    list[tuple[str, str, str | None, int, int, bool, bool, int, int, int]],
+    list[tuple[int, int, str, str | int | None]],
+    int,
+    bool,
+    bool,
+]:
+    """What leads to the tensors at ``addresses``, at one instant: nodes, edges,
+    how many objects there are, whether the limit was reached, whether a thread
+    was in a backward (then graphs and gradients were left alone).
+
+    A node: kind (MP_NODE_LIST of holders.h), class, title, its ``id``, its
+    class's, whether only a cycle keeps it, whether it is wanted; of a tensor its
+    storage's address and bytes; of a frame its thread. An edge: held node, holder,
+    kind of reference, its name, index or key (as ``repr``; a tensor's ``id``).
+    No object is kept and no code of theirs runs."""
+
 def take_strangers() -> tuple[int, int]:
     """Addresses (``id``) of a module without a name, and of an outermost one
     whose forward no hook told of, met on a stack since the last call; 0:

@@ -13,7 +13,9 @@ PLACES = {
     "Moment": "memprof.moment",
     "Recording": "memprof.recording",
     "Timeline": "memprof.recording",
+    "Why": "memprof.alive",
     "load": "memprof.recording",
+    "why": "memprof.alive",
 }
 
 TORCH_ENUMS = ("ProfilerAction", "ProfilerActivity")

@@ -28,9 +28,9 @@ def look(torch: Any, tensors: bool) -> Found:
         tensors: Whether to look for tensors, too. They are kept alive as long as
             the answer is, those that other threads have done with as well.
     """
-    modules = _subclasses(torch.nn.Module)
-    optimizers = _subclasses(torch.optim.Optimizer)
-    others = _subclasses(torch.Tensor) if tensors else set()
+    modules = subclasses(torch.nn.Module)
+    optimizers = subclasses(torch.optim.Optimizer)
+    others = subclasses(torch.Tensor) if tensors else set()
     some = _core.instances(modules | optimizers | others)
     return Found(
         [thing for thing in some if type(thing) in modules],
@@ -39,7 +39,7 @@ def look(torch: Any, tensors: bool) -> Found:
     )
 
 
-def _subclasses(cls: type) -> set[type]:
+def subclasses(cls: type) -> set[type]:
     """Return CLS and all classes below it."""
     found: set[type] = set()
     waiting = [cls]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memprof import _core
 from memprof.devices import device_name
@@ -300,16 +301,7 @@ class Moment:
             ValueError: BY has no such key, or LIMIT is below 0.
             TypeError: LIMIT is no whole number.
         """
-        keys = (by,) if isinstance(by, str) else tuple(by)
-        unknown = [key for key in keys if key not in KEYS]
-        if unknown or not keys:
-            what = repr(unknown[0]) if unknown else "nothing"
-            raise ValueError(f"cannot divide by {what}; choose {', '.join(KEYS)}")
-        if limit is not None:
-            check_whole(limit=limit)
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit must be 0 or more, not {limit}")
-        return self._divided(self._index(), keys, limit)
+        return self._divided(self._index(), _checked(by, limit), limit)
 
     def _divided(
         self, index: Ints, keys: Sequence[str], limit: int | None = None
@@ -317,35 +309,51 @@ class Moment:
         """Divide some of what is alive; see ``rows``."""
         columns = _Columns(self._recording, index)
         parts = [columns.part(key) for key in keys]
-        group = np.zeros(len(index), np.int64)
-        for codes, values in parts:
-            group, _ = dense_codes(group * max(len(values), 1) + codes)
-        groups = int(group.max()) + 1 if len(group) else 0
-        total = exact_sums(group, columns.field("size"), groups)
-        count = np.bincount(group, minlength=groups).tolist()
-        member = np.zeros(groups, np.int64)
-        member[group] = np.arange(len(group))
-        wanted = list(range(groups))
-        if limit is not None and 0 < limit < groups:
-            # Words only for what will be shown, equals of the last included.
-            least = sorted(total, reverse=True)[limit - 1]
-            wanted = [i for i in wanted if total[i] >= least]
-        named = [
-            [values[code] for code in codes[member[wanted]].tolist()]
-            for codes, values in parts
-        ]
-        table = [
-            {
-                "bytes": total[i],
-                "count": count[i],
-                **dict(zip(keys, words, strict=True)),
-            }
-            for i, words in zip(wanted, zip(*named, strict=True), strict=True)
-        ]
-        table.sort(key=lambda row: (-row["bytes"], -row["count"], *_order(row, keys)))
-        if limit is None or limit >= groups:
-            return table
-        return with_rest(table[:limit], keys, sum(total), len(index), groups)
+        return _grouped(columns.field("size"), keys, parts, limit)
+
+    def why(
+        self,
+        by: str | Sequence[str] = ("category", "module", "op", "line"),
+        limit: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Say why what is alive is still there, largest part first.
+
+        What the recording knows: the owner of a parameter, buffer, gradient or
+        optimizer state; the backward node until which a tensor was saved, and its
+        module; or when the program let go of it. Blocks that wait for a stream,
+        freed but not completed, are here too. ``memprof.why`` asks the living
+        process instead.
+
+        Args:
+            by: as of ``rows``.
+            limit: as of ``rows``.
+
+        Returns:
+            Rows as of ``rows`` with one more key, ``why``. The bytes sum to
+            ``active``.
+
+        Raises:
+            ValueError: as of ``rows``.
+        """
+        from memprof.ends import reasons
+
+        keys = _checked(by, limit)
+        index = self._active_index()
+        columns = _Columns(self._recording, index)
+        parts = [columns.part(key) for key in keys]
+        known: dict[str, int] = {}
+        codes = [known.setdefault(why, len(known)) for why in reasons(self, index)]
+        parts.append((np.array(codes, np.int64), list(known)))
+        return _grouped(columns.field("size"), (*keys, "why"), parts, limit)
+
+    def _active_index(self) -> Ints:
+        """Return the rows, int64 [n], alive or with a free that is not completed."""
+        lives = self._recording.allocations("all")
+        completed = lives["completed_event"]
+        active = lives["born_event"] <= self.event
+        active &= (completed < 0) | (completed > self.event)
+        active &= lives["device"] == self._number
+        return np.flatnonzero(active).astype(np.int64, copy=False)
 
     def __repr__(self) -> str:
         if self.event < 0:
@@ -357,6 +365,63 @@ class Moment:
         return (
             f"<memprof.Moment: {self.device}, {when}, {self.requested} bytes requested>"
         )
+
+
+def _checked(by: str | Sequence[str], limit: int | None) -> tuple[str, ...]:
+    """Return the keys that BY means.
+
+    Raises:
+        ValueError: there is no such key, or LIMIT is below 0.
+        TypeError: LIMIT is no whole number.
+    """
+    keys = (by,) if isinstance(by, str) else tuple(by)
+    unknown = [key for key in keys if key not in KEYS]
+    if unknown or not keys:
+        what = repr(unknown[0]) if unknown else "nothing"
+        raise ValueError(f"cannot divide by {what}; choose {', '.join(KEYS)}")
+    if limit is not None:
+        check_whole(limit=limit)
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit must be 0 or more, not {limit}")
+    return keys
+
+
+def _grouped(
+    size: NDArray[np.uint64],
+    keys: Sequence[str],
+    parts: Sequence[tuple[Ints, list[Any]]],
+    limit: int | None,
+) -> list[dict[str, Any]]:
+    """Add up SIZE by all PARTS at once; see ``Moment.rows``."""
+    group = np.zeros(len(size), np.int64)
+    for codes, values in parts:
+        group, _ = dense_codes(group * max(len(values), 1) + codes)
+    groups = int(group.max()) + 1 if len(group) else 0
+    total = exact_sums(group, size, groups)
+    count = np.bincount(group, minlength=groups).tolist()
+    member = np.zeros(groups, np.int64)
+    member[group] = np.arange(len(group))
+    wanted = list(range(groups))
+    if limit is not None and 0 < limit < groups:
+        # Words only for what will be shown, equals of the last included.
+        least = sorted(total, reverse=True)[limit - 1]
+        wanted = [i for i in wanted if total[i] >= least]
+    named = [
+        [values[code] for code in codes[member[wanted]].tolist()]
+        for codes, values in parts
+    ]
+    table = [
+        {
+            "bytes": total[i],
+            "count": count[i],
+            **dict(zip(keys, words, strict=True)),
+        }
+        for i, words in zip(wanted, zip(*named, strict=True), strict=True)
+    ]
+    table.sort(key=lambda row: (-row["bytes"], -row["count"], *_order(row, keys)))
+    if limit is None or limit >= groups:
+        return table
+    return with_rest(table[:limit], keys, sum(total), len(size), groups)
 
 
 def owner_module(owner: str, own: Mapping[str, str] | None = None) -> str:

@@ -36,6 +36,7 @@ from memprof.warn import warn
 from memprof.windows import Windows
 
 if TYPE_CHECKING:
+    from memprof.alive import Why
     from memprof.follow import Follower
     from memprof.recording import Recording
 
@@ -358,6 +359,25 @@ class profile(Results):
             asked = parse_device(device)  # None: "cuda", the one in use
             number = (current or 0) if asked is None else asked
         return follower.counters(number)
+
+    def holders(self, device: object = None, limit: int | None = 20) -> list[Why]:
+        """Say who holds the blocks that are alive now, the largest first.
+
+        Args:
+            device: As for ``recording.allocations``.
+            limit: How many blocks; None: all.
+
+        Returns:
+            ``Why`` of each block: ``address``, ``bytes``, ``holders`` (texts).
+            After ``stop`` of those that were alive at the end of the recording.
+
+        Raises:
+            MemprofError: Nothing was recorded yet.
+            ValueError: Not a device that was recorded.
+        """
+        from memprof.alive import holders
+
+        return holders(self.recording.allocations(device), limit)
 
     # -- metadata, as torch has it -----------------------------------------------
 
