@@ -526,7 +526,7 @@ def test_recorded_moment_says_until_what():
     assert whys["held by a module: buffer mean"] == 4 * 19
     assert whys["held by an optimizer: momentum_buffer of second.weight"] == 4 * 15
     assert whys["saved until SigmoidBackward0 (module Net)"] == 4 * 13 * 5
-    name = "argument of the root module, saved until AddmmBackward0 (module first)"
+    name = "argument of a root module, saved until AddmmBackward0 (module first)"
     assert whys[name] == 4 * 13 * 11
     assert (
         "alive at the end of the recording: outlived its op with grad mode on" in whys
