@@ -1,8 +1,8 @@
 /* pystack_layout.h - where each Python keeps a thread's frames.
  *
- * Private to pystack.c.  One small set of accessors per version; all of them
- * are plain reads.  They take no reference and need no GIL, as long as the
- * thread state is the calling thread's own.
+ * Private to pystack.c and pystack_code.c.  One small set of accessors per
+ * version; all of them are plain reads.  They take no reference and need no
+ * GIL, as long as the thread state is the calling thread's own.
  *
  *   mp_pyframe_first   innermost frame of a thread, or NULL
  *   mp_pyframe_next    its caller, or NULL
