@@ -8,6 +8,7 @@
 #include "hook_ops.h"
 #include "hook_place.h"
 #include "hook_pools.h"
+#include "hook_shape.h"
 #include "hook_thread.h"
 #include "pystack.h"
 
@@ -235,6 +236,50 @@ mp_hook_op_end(const void *op)
     mp_ops_stray_end(op); /* began before us, or on another thread */
 }
 
+bool
+mp_hook_op_wants_outputs(const void *op)
+{
+    const mp_context_t *context = mp_this_thread;
+    if (context == NULL || context->in_hook ||
+        !mp_hook_wants(MP_HOOK_SHAPES) || context->op_depth == 0 ||
+        context->op_depth > MP_MAX_OPS) {
+        return false;
+    }
+    const mp_op_entry_t *entry = &context->ops[context->op_depth - 1];
+    return entry->op == op && entry->logged;
+}
+
+void
+mp_hook_tensor(const mp_tensor_fact_t *fact)
+{
+    uint64_t bytes;
+    if (!mp_hook_wants(MP_HOOK_SHAPES) ||
+        !mp_hook_wants(fact->device == MP_DEVICE_CPU ? MP_HOOK_CPU
+                                                     : MP_HOOK_CUDA) ||
+        !mp_shape_bytes(fact, &bytes) || bytes < MP_SHAPE_MIN_BYTES) {
+        return;
+    }
+    mp_context_t *context = mp_context_get();
+    if (context == NULL || context->in_hook) {
+        return;
+    }
+    char text[MP_SHAPE_TEXT];
+    size_t length = mp_shape_text(fact, text, sizeof(text));
+    uint32_t shape = mp_intern_string(mp_the_intern, text, length);
+    if (shape == MP_NO_INDEX) {
+        return;
+    }
+    mp_event_t event = {.kind = MP_EVENT_SHAPE,
+                        .addr = fact->addr,
+                        .size = bytes,
+                        .device = fact->device};
+    context->in_hook = true;
+    mp_place_fill(context, &event);
+    event.op = shape;
+    (void)mp_hook_append(&event, 1);
+    context->in_hook = false;
+}
+
 /* ---- facts of Python's side ------------------------------------------------
  */
 
@@ -312,6 +357,8 @@ mp_hook_core_api(void)
         .cpu_free = mp_hook_cpu_free,
         .op_begin = mp_hook_op_begin,
         .op_end = mp_hook_op_end,
+        .op_wants_outputs = mp_hook_op_wants_outputs,
+        .tensor = mp_hook_tensor,
     };
     return &api;
 }

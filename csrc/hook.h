@@ -27,6 +27,12 @@ void mp_hook_cpu_alloc(void *pointer, size_t bytes);
 void mp_hook_cpu_free(void *pointer);
 void mp_hook_op_begin(const void *op, mp_op_scope_t scope);
 void mp_hook_op_end(const void *op);
+/* Whether the outputs of OP are wanted: it touched memory, and somebody
+ * records shapes. */
+bool mp_hook_op_wants_outputs(const void *op);
+/* A tensor lies in a block; nothing if shapes are not recorded, or if it has
+ * fewer bytes than MP_SHAPE_MIN_BYTES (hook_shape.h). */
+void mp_hook_tensor(const mp_tensor_fact_t *fact);
 
 /* MODULE, NAME and OWNER are string ids.  A root module that begins inside
  * itself, and an optimizer likewise, is taken for one that an exception left

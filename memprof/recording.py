@@ -821,6 +821,14 @@ class Recording:
         """
         return self.op(index)
 
+    def shape(self, index: int) -> str:
+        """Return the tensor behind a shape id, ``float32[64, 128]``; ``""``: none.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        return self.op(index)
+
     def kind(self, number: int) -> str:
         """Return the name of an event's ``kind``; see ``memprof.EVENT_KINDS``.
 
@@ -897,8 +905,8 @@ class Recording:
         if group_by_input_shape:
             raise MemprofError(
                 "group_by_input_shape=True: this recording holds no shapes of "
-                "inputs. memprof.profile(record_shapes=True) does not write "
-                "them yet; group_by_stack_n= tells calls apart by their line"
+                "inputs. memprof.profile(record_shapes=True) writes those of "
+                "results; group_by_stack_n= tells calls apart by their line"
             )
         if group_by_overload_name:
             raise MemprofError(
