@@ -5,7 +5,7 @@
 
 static struct {
     bool cpu;
-    int ops; /* 0, 1, 2 as asked for */
+    int ops; /* 0, 1, 2 as asked for; 3: with outputs */
 } installed; /* the session lock */
 
 mp_status_t
@@ -16,6 +16,9 @@ mp_callbacks_switch(uint32_t flags, int ops, char *error, size_t error_size)
     mp_hook_set_wanted(flags);
     if (shim == NULL) {
         return MP_OK; /* facts come from elsewhere */
+    }
+    if (ops == 2 && (flags & MP_HOOK_SHAPES) != 0) {
+        ops = 3;
     }
     bool cpu = (flags & MP_HOOK_CPU) != 0;
     if (cpu != installed.cpu) {
@@ -34,7 +37,8 @@ mp_callbacks_switch(uint32_t flags, int ops, char *error, size_t error_size)
             installed.ops = 0;
         }
         if (ops != 0) {
-            if (shim->install_ops(ops == 2, error, error_size) != 0) {
+            if (shim->install_ops(ops >= 2, ops == 3, error, error_size) !=
+                0) {
                 status = MP_ERR_LOAD;
             }
             else {

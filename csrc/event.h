@@ -35,6 +35,7 @@
     X(ROLE, 33, "role")                                                       \
     X(WINDOW_BEGIN, 34, "window_begin")                                       \
     X(WINDOW_END, 35, "window_end")                                           \
+    X(SHAPE, 36, "shape")                                                     \
     /* the state at the start of a recording */                               \
     X(SEED_SEGMENT, 48, "seed_segment")                                       \
     X(SEED_BLOCK, 49, "seed_block")                                           \
@@ -137,6 +138,9 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  * ROLE             storage         mp_role_t         op: owner's name (string
  *                                                    id); pool: 0
  * WINDOW_*         session id      0
+ * SHAPE            storage         bytes of a tensor op: its text (string
+ *                                  in it             id); only with
+ *                                                    record_shapes
  * SEED_SEGMENT     segment         its bytes
  * SEED_BLOCK       block           requested bytes   all context fields as at
  *                                                    its birth if known

@@ -79,6 +79,15 @@ emit_block(emitter_t *emitter, const mp_allocation_t *row)
         role.op = row->owner;
         emit(emitter, &role);
     }
+    if (row->shape != MP_NO_INDEX && row->died_event < 0) {
+        mp_event_t shape = emitter->blank;
+        shape.kind = MP_EVENT_SHAPE;
+        shape.addr = row->address;
+        shape.size = row->size - row->shape_short;
+        shape.device = row->device;
+        shape.op = row->shape;
+        emit(emitter, &shape);
+    }
 }
 
 static void

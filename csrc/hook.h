@@ -11,45 +11,10 @@
 #ifndef MP_HOOK_H
 #define MP_HOOK_H
 
-#include "intern.h"
-#include "log.h"
-#include "names.h"
-#include "shim_api.h"
-
-/* ---- once ----------------------------------------------------------------
- */
-
-/* Make the process's log and intern.  They live for ever, so that no hook in
- * flight can meet a dead log.  May be called again: does nothing. */
-mp_status_t mp_hook_init(void);
-
-mp_log_t *mp_hook_log(void);
-mp_intern_t *mp_hook_intern(void);
-mp_names_t *mp_hook_module_names(void); /* filled by Python's side */
+#include "hook_shared.h"
 
 /* The table that the shim gets. */
 const mp_core_api_t *mp_hook_core_api(void);
-
-/* The shim, once loaded; NULL before. */
-void mp_hook_set_shim(const mp_shim_api_t *shim);
-const mp_shim_api_t *mp_hook_shim(void);
-
-/* ---- switches ------------------------------------------------------------
- */
-
-#define MP_HOOK_CUDA 0x01u
-#define MP_HOOK_CPU 0x02u
-#define MP_HOOK_OPS 0x04u
-#define MP_HOOK_STACKS 0x08u
-#define MP_HOOK_SESSION 0x10u /* somebody records at all */
-#define MP_HOOK_MODULES 0x20u /* modules are found on the Python stack */
-
-/* What the running sessions want, all together; 0: nobody records. */
-void mp_hook_set_wanted(uint32_t flags);
-uint32_t mp_hook_wanted(void);
-
-/* Called when the log passes half of its capacity. */
-void mp_hook_set_wake(void (*wake)(void));
 
 /* After fork, in the child: nobody records, this thread is inside nothing. */
 void mp_hook_after_fork(void);
@@ -62,6 +27,12 @@ void mp_hook_cpu_alloc(void *pointer, size_t bytes);
 void mp_hook_cpu_free(void *pointer);
 void mp_hook_op_begin(const void *op, mp_op_scope_t scope);
 void mp_hook_op_end(const void *op);
+/* Whether the outputs of OP are wanted: it touched memory, and somebody
+ * records shapes. */
+bool mp_hook_op_wants_outputs(const void *op);
+/* A tensor lies in a block; nothing if shapes are not recorded, or if it has
+ * fewer bytes than MP_SHAPE_MIN_BYTES (hook_shape.h). */
+void mp_hook_tensor(const mp_tensor_fact_t *fact);
 
 /* MODULE, NAME and OWNER are string ids.  A root module that begins inside
  * itself, and an optimizer likewise, is taken for one that an exception left

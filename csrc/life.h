@@ -60,7 +60,7 @@ typedef enum {
 #undef X
 } mp_reason_t;
 
-/* One life: 136 bytes, handed to NumPy as it is.  Event indices count the
+/* One life: 144 bytes, handed to NumPy as it is.  Event indices count the
  * events applied since the tracker was made. */
 typedef struct {
     int64_t id; /* its row */
@@ -95,8 +95,11 @@ typedef struct {
     uint8_t role;       /* mp_role_t */
     uint8_t died_in_op; /* freed inside the outermost op that made it */
     uint32_t forward;   /* which root forward of its thread made it; 0: none */
+    uint32_t shape;     /* string id: the tensor in it, "float32[64, 3]" */
+    uint32_t
+        shape_short; /* by so many bytes is that tensor smaller, or 4 Gi */
 } mp_allocation_t;
 
-_Static_assert(sizeof(mp_allocation_t) == 136, "the NumPy dtype says so");
+_Static_assert(sizeof(mp_allocation_t) == 144, "the NumPy dtype says so");
 
 #endif

@@ -86,6 +86,44 @@ storage_of(mp_module_state_t *state, PyObject *tensor, uint64_t *addr,
     return found;
 }
 
+/* Tell the shape of TENSOR, which lies at ADDR, if shapes are recorded. */
+static void
+tell_shape(PyObject *tensor, uint64_t addr, int16_t device)
+{
+    if ((mp_hook_wanted() & MP_HOOK_SHAPES) == 0) {
+        return;
+    }
+    int64_t sizes[64];
+    mp_tensor_fact_t fact = {.addr = addr, .sizes = sizes, .device = device};
+    PyObject *shape = PyObject_GetAttrString(tensor, "shape");
+    PyObject *dtype =
+        shape == NULL ? NULL : PyObject_GetAttrString(tensor, "dtype");
+    PyObject *text = dtype == NULL ? NULL : PyObject_Str(dtype);
+    PyObject *bytes = text == NULL
+                          ? NULL
+                          : PyObject_CallMethod(tensor, "element_size", NULL);
+    if (bytes != NULL && PyTuple_Check(shape) &&
+        PyTuple_GET_SIZE(shape) <= (Py_ssize_t)MP_ARRAY_LENGTH(sizes)) {
+        fact.dimensions = (size_t)PyTuple_GET_SIZE(shape);
+        for (size_t i = 0; i < fact.dimensions; i++) {
+            sizes[i] =
+                PyLong_AsLongLong(PyTuple_GET_ITEM(shape, (Py_ssize_t)i));
+        }
+        fact.item_size = PyLong_AsSize_t(bytes);
+        fact.scalar = PyUnicode_AsUTF8(text); /* "torch.float32" */
+        if (!PyErr_Occurred()) {
+            const char *dot = strrchr(fact.scalar, '.');
+            fact.scalar = dot == NULL ? fact.scalar : dot + 1;
+            mp_hook_tensor(&fact);
+        }
+    }
+    PyErr_Clear(); /* expected: a subclass that does not let us look */
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
+    Py_XDECREF(text);
+    Py_XDECREF(bytes);
+}
+
 static void claim_parts(mp_module_state_t *state, PyObject *tensor,
                         mp_role_t role, uint32_t owner, int depth);
 
@@ -98,6 +136,7 @@ claim(mp_module_state_t *state, PyObject *tensor, mp_role_t role,
     int16_t device;
     if (storage_of(state, tensor, &addr, &device)) {
         mp_hook_role(addr, device, role, owner);
+        tell_shape(tensor, addr, device);
     }
     else if (depth > 0) {
         claim_parts(state, tensor, role, owner, depth - 1);
@@ -580,6 +619,7 @@ mark_tensors(PyObject *self, PyObject *items)
         if (role >= 0 && role <= MP_ROLE_INPUT &&
             storage_of(state, tensor, &addr, &device)) {
             mp_hook_role(addr, device, (mp_role_t)role, owner);
+            tell_shape(tensor, addr, device);
             marked++;
         }
         Py_DECREF(item);

@@ -7,9 +7,9 @@
  *            same code, are passed over; if that holds down to the
  *            outermost, they keep their stack ids.  The others' code,
  *            instruction and fingerprint go into an array
- *   look up  those: (code, instruction) -> frame id in the positions below,
- *            or out of the code object itself; then (parent, frame) -> stack
- *            id in the intern
+ *   look up  those: (code, instruction) -> frame id in pystack_positions.h,
+ *            or out of the code object itself (pystack_code.h); then
+ *            (parent, frame) -> stack id in the intern
  *
  * The walk is what an allocation costs: a frame that is passed over touches
  * one line of memory each of the frame, its code object and the cache.
@@ -21,7 +21,9 @@
 #include "pystack.h"
 
 #include "mem.h"
+#include "pystack_code.h"
 #include "pystack_layout.h"
+#include "pystack_positions.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -106,449 +108,6 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
 
 #else
 
-/* -- fingerprint: what the object at an address is ------------------------ */
-
-/* Odd numbers without pattern, to spread bits with. */
-#define MIX_A UINT64_C(0x9E3779B97F4A7C15)
-#define MIX_B UINT64_C(0xC2B2AE3D27D4EB4F)
-#define MIX_C UINT64_C(0xD6E8FEB86659FD93)
-#define MIX_D UINT64_C(0xA0761D6478BD642F)
-#define MIX_E UINT64_C(0xE7037ED1A0B428DB)
-
-/* Names, files and line tables die with the code they belong to, and their
- * addresses are used again like its own: a loop that makes and drops
- * functions sees the same pointers each time.  So every code object has a
- * generation as well, another one than all that lay at its address before. */
-#if PY_VERSION_HEX >= 0x030C0000
-
-/* Python numbers its code objects.  (When its 32 bits have run out, new ones
- * have 0, and the pointers must do.) */
-#define GENERATION_TELLS(number) ((number) != 0)
-
-static inline uint32_t
-generation(const PyCodeObject *code)
-{
-    return code->co_version;
-}
-
-static void
-watch_code(void)
-{
-}
-
-#else
-
-/* Python numbers nothing, so deaths are counted, by a few bits of the
- * address.  They happen under the GIL, and whoever runs new code at an old
- * address has had it since. */
-#define GENERATION_TELLS(number) true
-static atomic_uint deaths[1 << 12];
-static destructor dealloc_code; /* Python's own; set once, with the GIL */
-
-static inline atomic_uint *
-deaths_at(const void *code)
-{
-    return &deaths[(uint64_t)(uintptr_t)code * MIX_A >> 52];
-}
-
-static inline uint32_t
-generation(const PyCodeObject *code)
-{
-    return atomic_load_explicit(deaths_at(code), memory_order_relaxed);
-}
-
-static void
-count_death(PyObject *code)
-{
-    atomic_fetch_add_explicit(deaths_at(code), 1, memory_order_relaxed);
-    dealloc_code(code);
-}
-
-/* For good: an extension is never unloaded. */
-static void
-watch_code(void)
-{
-    if (dealloc_code == NULL) {
-        dealloc_code = PyCode_Type.tp_dealloc;
-        PyCode_Type.tp_dealloc = count_death;
-    }
-}
-
-#endif
-
-/* Cheap: computed for every frame of every walk. */
-static inline uint64_t
-fingerprint(const PyCodeObject *code)
-{
-    return (uint64_t)(uintptr_t)mp_pycode_name(code) * MIX_A +
-           (uint64_t)(uintptr_t)code->co_filename * MIX_B +
-           (uint64_t)(uintptr_t)code->co_linetable * MIX_C +
-           (((uint64_t)(uint32_t)code->co_firstlineno << 32) ^
-            mp_pycode_length(code)) *
-               MIX_D +
-           generation(code) * MIX_E;
-}
-
-/* -- positions: (code, instruction) -> frame id --------------------------- */
-
-/* Shared by all threads, never locked, and only a cache: an entry may be
- * overwritten, or lost while the table grows, and is then found out again.
- * `check` is the signature of the position (address, instruction and
- * fingerprint) with the frame mixed in: an entry that two writers left
- * half-written, or that another object at the same address left, does not
- * match its signature.  So each field can be read and written by itself. */
-typedef struct {
-    _Atomic uint64_t check;
-    _Atomic uint32_t tag; /* of (code, instruction); 0: empty */
-    _Atomic uint32_t frame;
-} position_t;
-
-#define WAYS 4 /* a bucket is one cache line */
-
-typedef struct positions {
-    struct positions *smaller; /* what it replaced; readers may be in there */
-    position_t *entries;
-    uint32_t mask;         /* of the bucket number */
-    _Atomic uint32_t used; /* entries, about */
-} positions_t;
-
-/* 4 Ki entries to begin with (64 KiB), 1 Mi at the most (16 MiB).  Full:
- * new positions overwrite old ones. */
-#define FIRST_BUCKETS (UINT32_C(1) << 10)
-#define MAX_BUCKETS (UINT32_C(1) << 18)
-#define GROWTH 4
-
-/* Kept for the life of the process: a walk may be under way at any time. */
-static _Atomic(positions_t *) the_positions;
-static atomic_flag growing = ATOMIC_FLAG_INIT;
-
-static positions_t *
-positions_new(uint32_t buckets)
-{
-    const size_t line = WAYS * sizeof(position_t);
-    positions_t *table =
-        mp_calloc(1, sizeof(*table) + (size_t)buckets * line + line);
-    if (table != NULL) {
-        uintptr_t end = (uintptr_t)(table + 1);
-        table->entries = (position_t *)((end + line - 1) & ~(line - 1));
-        table->mask = buckets - 1;
-    }
-    return table;
-}
-
-static inline position_t *
-bucket_of(const positions_t *table, uint32_t tag)
-{
-    return &table->entries[(size_t)(tag & table->mask) * WAYS];
-}
-
-static inline uint64_t
-position_hash(const level_t *level)
-{
-    uint64_t hash = (uint64_t)(uintptr_t)level->code * MIX_A +
-                    (uint64_t)(uint32_t)level->index * MIX_B;
-    hash ^= hash >> 32;
-    return hash * MIX_C;
-}
-
-static inline uint32_t
-position_tag(uint64_t hash)
-{
-    uint32_t tag = (uint32_t)(hash >> 32);
-    return tag != 0 ? tag : 1;
-}
-
-static inline uint64_t
-position_check(uint64_t signature, uint32_t frame)
-{
-    return signature ^ ((uint64_t)frame + 1) * MIX_E;
-}
-
-static uint32_t
-positions_find(uint32_t tag, uint64_t signature)
-{
-    const positions_t *table =
-        atomic_load_explicit(&the_positions, memory_order_acquire);
-    position_t *entry = bucket_of(table, tag);
-    for (int i = 0; i < WAYS; i++, entry++) {
-        if (atomic_load_explicit(&entry->tag, memory_order_relaxed) != tag) {
-            continue;
-        }
-        uint32_t frame =
-            atomic_load_explicit(&entry->frame, memory_order_relaxed);
-        if (atomic_load_explicit(&entry->check, memory_order_relaxed) ==
-            position_check(signature, frame)) {
-            return frame;
-        }
-    }
-    return MP_NO_INDEX;
-}
-
-/* The entry to write TAG into: its own, an empty one, or NULL. */
-static position_t *
-entry_for(const positions_t *table, uint32_t tag)
-{
-    position_t *bucket = bucket_of(table, tag);
-    position_t *empty = NULL;
-    for (int i = 0; i < WAYS; i++) {
-        uint32_t there =
-            atomic_load_explicit(&bucket[i].tag, memory_order_relaxed);
-        if (there == tag) {
-            return &bucket[i];
-        }
-        if (there == 0 && empty == NULL) {
-            empty = &bucket[i];
-        }
-    }
-    return empty;
-}
-
-static void
-entry_set(positions_t *table, position_t *entry, uint32_t tag, uint64_t check,
-          uint32_t frame)
-{
-    if (atomic_load_explicit(&entry->tag, memory_order_relaxed) == 0) {
-        atomic_fetch_add_explicit(&table->used, 1, memory_order_relaxed);
-    }
-    atomic_store_explicit(&entry->check, check, memory_order_relaxed);
-    atomic_store_explicit(&entry->frame, frame, memory_order_relaxed);
-    atomic_store_explicit(&entry->tag, tag, memory_order_relaxed);
-}
-
-/* A larger table in place of TABLE, unless another thread is at it, memory
- * is out or the table is as large as it gets. */
-static void
-positions_grow(positions_t *table)
-{
-    if (table->mask + 1 >= MAX_BUCKETS ||
-        atomic_flag_test_and_set_explicit(&growing, memory_order_acquire)) {
-        return;
-    }
-    if (atomic_load_explicit(&the_positions, memory_order_relaxed) == table) {
-        positions_t *larger = positions_new((table->mask + 1) * GROWTH);
-        if (larger != NULL) {
-            for (size_t i = 0; i < ((size_t)table->mask + 1) * WAYS; i++) {
-                position_t *from = &table->entries[i];
-                uint32_t tag =
-                    atomic_load_explicit(&from->tag, memory_order_relaxed);
-                position_t *entry = tag != 0 ? entry_for(larger, tag) : NULL;
-                if (entry != NULL) {
-                    entry_set(larger, entry, tag,
-                              atomic_load_explicit(&from->check,
-                                                   memory_order_relaxed),
-                              atomic_load_explicit(&from->frame,
-                                                   memory_order_relaxed));
-                }
-            }
-            larger->smaller = table;
-            atomic_store_explicit(&the_positions, larger,
-                                  memory_order_release);
-        }
-    }
-    atomic_flag_clear_explicit(&growing, memory_order_release);
-}
-
-static void
-positions_put(uint32_t tag, uint64_t signature, uint32_t frame)
-{
-    positions_t *table =
-        atomic_load_explicit(&the_positions, memory_order_acquire);
-    position_t *entry = entry_for(table, tag);
-    if (entry == NULL) {
-        /* A crowded bucket in an empty table is chance; else grow. */
-        uint32_t used =
-            atomic_load_explicit(&table->used, memory_order_relaxed);
-        if (used >= table->mask + 1) {
-            positions_grow(table);
-            table = atomic_load_explicit(&the_positions, memory_order_acquire);
-            entry = entry_for(table, tag);
-        }
-    }
-    if (entry == NULL) {
-        entry = bucket_of(table, tag) + (signature >> 32) % WAYS;
-    }
-    entry_set(table, entry, tag, position_check(signature, frame), frame);
-}
-
-/* -- text: from Python's strings to UTF-8 --------------------------------- */
-
-static size_t
-utf8_put(char *out, uint32_t character)
-{
-    if (character < 0x80) {
-        out[0] = (char)character;
-        return 1;
-    }
-    if (character < 0x800) {
-        out[0] = (char)(0xC0 | character >> 6);
-        out[1] = (char)(0x80 | (character & 0x3F));
-        return 2;
-    }
-    if (character >= 0xD800 && character < 0xE000) {
-        character = 0xFFFD; /* half of a pair, as in undecodable file names */
-    }
-    if (character < 0x10000) {
-        out[0] = (char)(0xE0 | character >> 12);
-        out[1] = (char)(0x80 | (character >> 6 & 0x3F));
-        out[2] = (char)(0x80 | (character & 0x3F));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | character >> 18);
-    out[1] = (char)(0x80 | (character >> 12 & 0x3F));
-    out[2] = (char)(0x80 | (character >> 6 & 0x3F));
-    out[3] = (char)(0x80 | (character & 0x3F));
-    return 4;
-}
-
-/* The id of a Python text.  Not PyUnicode_AsUTF8(), which needs the GIL: it
- * stores what it made in the string. */
-static uint32_t
-intern_text(mp_intern_t *intern, PyObject *text)
-{
-    if (!mp_pytext_is_ready(text)) {
-        return mp_intern_string(intern, "?", 1);
-    }
-    size_t length = (size_t)PyUnicode_GET_LENGTH(text);
-    int kind = (int)PyUnicode_KIND(text);
-    const void *data = PyUnicode_DATA(text);
-    if (PyUnicode_IS_ASCII(text)) {
-        return mp_intern_string(intern, data, length);
-    }
-    char small[512] = "";
-    char *utf8 = small;
-    if (length > sizeof(small) / 4) {
-        utf8 = mp_calloc(length, 4);
-        if (utf8 == NULL) {
-            return MP_NO_INDEX;
-        }
-    }
-    size_t size = 0;
-    for (size_t i = 0; i < length; i++) {
-        size +=
-            utf8_put(utf8 + size, PyUnicode_READ(kind, data, (Py_ssize_t)i));
-    }
-    uint32_t id = mp_intern_string(intern, utf8, size);
-    if (utf8 != small) {
-        mp_free(utf8);
-    }
-    return id;
-}
-
-/* -- lines: from an instruction to a line number -------------------------- */
-
-/* Not PyCode_Addr2Line(), which may use an array that another thread is
- * about to build.  0: the instruction belongs to no line. */
-
-#if PY_VERSION_HEX >= 0x030B0000
-
-/* The location table: entries of a first byte with its high bit set (kind in
- * bits 3-6, length less one in bits 0-2) and more bytes without it. */
-enum {
-    LINE_PLUS_0 = 10, /* to 12: the next 0, 1 or 2 lines */
-    LINE_PLUS_2 = 12,
-    LINE_NO_COLUMNS = 13,
-    LINE_LONG = 14,
-    LINE_NONE = 15,
-};
-
-/* A signed number: 6 bits a byte, lowest first, bit 6 says that more follow;
- * bit 0 of the whole is the sign. */
-static int64_t
-read_delta(const uint8_t *at, const uint8_t *end)
-{
-    uint64_t value = 0;
-    for (unsigned shift = 0; at < end && shift < 36; shift += 6) {
-        value |= (uint64_t)(*at & 0x3F) << shift;
-        if ((*at++ & 0x40) == 0) {
-            break;
-        }
-    }
-    int64_t magnitude = (int64_t)(value >> 1);
-    return (value & 1) != 0 ? -magnitude : magnitude;
-}
-
-static uint32_t
-line_of(const PyCodeObject *code, int32_t index)
-{
-    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(code->co_linetable);
-    const uint8_t *end = at + PyBytes_GET_SIZE(code->co_linetable);
-    int64_t line = code->co_firstlineno;
-    int64_t next = 0; /* first instruction after the entry */
-    while (at < end && index >= 0) {
-        int kind = *at >> 3 & 15;
-        next += (*at++ & 7) + 1;
-        if (kind == LINE_NO_COLUMNS || kind == LINE_LONG) {
-            line += read_delta(at, end);
-        }
-        else if (kind >= LINE_PLUS_0 && kind <= LINE_PLUS_2) {
-            line += kind - LINE_PLUS_0;
-        }
-        if (index < next) {
-            return kind != LINE_NONE && line > 0 ? (uint32_t)line : 0;
-        }
-        while (at < end && (*at & 0x80) == 0) {
-            at++;
-        }
-    }
-    return index < 0 && line > 0 ? (uint32_t)line : 0;
-}
-
-#else /* 3.10, PEP 626 */
-
-/* Pairs of bytes: how far the entry reaches (in bytes of bytecode), and the
- * signed step to its line; -128: it has none. */
-static uint32_t
-line_of(const PyCodeObject *code, int32_t index)
-{
-    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(code->co_linetable);
-    const uint8_t *end = at + PyBytes_GET_SIZE(code->co_linetable);
-    int64_t line = code->co_firstlineno;
-    int64_t next = 0;
-    int64_t offset = (int64_t)index * 2;
-    for (; end - at >= 2 && index >= 0; at += 2) {
-        int step = (int8_t)at[1];
-        next += at[0];
-        line += step != -128 ? step : 0;
-        if (offset < next) {
-            return step != -128 && line > 0 ? (uint32_t)line : 0;
-        }
-    }
-    return index < 0 && line > 0 ? (uint32_t)line : 0;
-}
-
-#endif
-
-/* -- interns: whose ids are they? ----------------------------------------- */
-
-/* Ids kept here and in the threads' caches are those of one intern.  Another
- * one has another address or, at the address of a dead one, fewer frames
- * than were handed out: then everything known is void, by a new epoch. */
-static atomic_uint the_epoch;
-static atomic_uint frames_known; /* highest frame id handed out, plus one */
-
-static inline uint64_t
-salt_of(const mp_intern_t *intern)
-{
-    /* In this order: a frame is in its intern before it is known here. */
-    uint32_t known = atomic_load_explicit(&frames_known, memory_order_acquire);
-    if (MP_UNLIKELY(mp_intern_frames(intern) < known)) {
-        atomic_store_explicit(&frames_known, 0, memory_order_relaxed);
-        atomic_fetch_add_explicit(&the_epoch, 1, memory_order_relaxed);
-    }
-    uint32_t epoch = atomic_load_explicit(&the_epoch, memory_order_relaxed);
-    return (uint64_t)(uintptr_t)intern * MIX_B + (uint64_t)epoch * MIX_C;
-}
-
-static void
-note_frame(uint32_t frame)
-{
-    uint32_t known = atomic_load_explicit(&frames_known, memory_order_relaxed);
-    while (frame >= known && !atomic_compare_exchange_weak_explicit(
-                                 &frames_known, &known, frame + 1,
-                                 memory_order_release, memory_order_relaxed)) {
-    }
-}
-
 /* -- the walk ------------------------------------------------------------- */
 
 static atomic_bool ready;
@@ -561,27 +120,27 @@ static uint32_t
 resolve(mp_intern_t *intern, const level_t *level)
 {
     const PyCodeObject *code = level->code;
-    uint32_t function = intern_text(intern, mp_pycode_name(code));
-    uint32_t file = intern_text(intern, code->co_filename);
+    uint32_t function = mp_pycode_text(intern, mp_pycode_name(code));
+    uint32_t file = mp_pycode_text(intern, code->co_filename);
     if (function == MP_NO_INDEX || file == MP_NO_INDEX) {
         return MP_NO_INDEX;
     }
     return mp_intern_frame(intern, function, file,
-                           line_of(code, level->index));
+                           mp_pycode_line(code, level->index));
 }
 
 static uint32_t
 frame_of(mp_intern_t *intern, uint64_t salt, const level_t *level)
 {
-    uint64_t hash = position_hash(level);
-    uint32_t tag = position_tag(hash);
-    uint64_t signature = hash + level->fingerprint * MIX_A + salt;
-    uint32_t frame = positions_find(tag, signature);
+    uint64_t hash = mp_position_hash(level->code, level->index);
+    uint32_t tag = mp_position_tag(hash);
+    uint64_t signature = hash + level->fingerprint * MP_MIX_A + salt;
+    uint32_t frame = mp_positions_find(tag, signature);
     if (MP_UNLIKELY(frame == MP_NO_INDEX)) {
         frame = resolve(intern, level);
         if (frame != MP_NO_INDEX) {
-            note_frame(frame);
-            positions_put(tag, signature, frame);
+            mp_positions_note(frame);
+            mp_positions_put(tag, signature, frame);
         }
     }
     return frame;
@@ -622,18 +181,18 @@ static void
 walk_add(walk_t *walk, const mp_pyframe_t *frame, const PyCodeObject *code,
          const void *module_call)
 {
-    uint32_t number = generation(code);
+    uint32_t number = mp_pycode_generation(code);
     bool is_module = code == module_call;
     walk->places[walk->count] = (place_t){
         .frame = frame,
-        .code = GENERATION_TELLS(number) ? code : NULL,
+        .code = MP_PYCODE_GENERATION_TELLS(number) ? code : NULL,
         .at = mp_pyframe_at(frame),
         .generation = number,
         .is_module = is_module,
     };
     level_t *level = &walk->levels[walk->count++];
     level->code = code;
-    level->fingerprint = fingerprint(code);
+    level->fingerprint = mp_pycode_fingerprint(code);
     level->index = mp_pyframe_index(frame, code);
     level->module = is_module ? mp_pyframe_self(frame, code) : NULL;
 }
@@ -645,7 +204,7 @@ is_at(const mp_pystack_cache_t *cache, uint32_t i, const mp_pyframe_t *frame,
     const place_t *place = &cache->places[i];
     return place->frame == frame && place->code == code &&
            place->at == mp_pyframe_at(frame) &&
-           place->generation == generation(code) &&
+           place->generation == mp_pycode_generation(code) &&
            (MP_LIKELY(!place->is_module) ||
             cache->levels[i].module == mp_pyframe_self(frame, code));
 }
@@ -826,7 +385,7 @@ mp_pystack_current(mp_pystack_cache_t *cache, mp_intern_t *intern,
     if (thread == NULL || thread->interp != main_interpreter) {
         return;
     }
-    uint64_t salt = salt_of(intern);
+    uint64_t salt = mp_positions_salt(intern);
     uint32_t generation = names == NULL ? 0 : mp_names_generation(names);
     const void *module_call =
         atomic_load_explicit(&module_code, memory_order_acquire);
@@ -891,7 +450,7 @@ walk_agrees(PyThreadState *thread)
 #endif
         int line = PyCode_Addr2Line(code, offset);
         same = seen < walk.count && walk.levels[seen].code == code &&
-               line_of(code, walk.levels[seen].index) ==
+               mp_pycode_line(code, walk.levels[seen].index) ==
                    (uint32_t)(line > 0 ? line : 0);
         seen++;
         Py_DECREF(code);
@@ -922,15 +481,11 @@ mp_pystack_init(const char **why)
         *why = "the frames of this Python do not read as its own traceback";
         return false;
     }
-    if (atomic_load_explicit(&the_positions, memory_order_relaxed) == NULL) {
-        positions_t *table = positions_new(FIRST_BUCKETS);
-        if (table == NULL) {
-            *why = "out of memory";
-            return false;
-        }
-        atomic_store_explicit(&the_positions, table, memory_order_release);
+    if (!mp_positions_init()) {
+        *why = "out of memory";
+        return false;
     }
-    watch_code();
+    mp_pycode_watch();
     main_interpreter = PyInterpreterState_Main();
     atomic_store_explicit(&ready, true, memory_order_release);
     return true;

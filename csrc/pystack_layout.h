@@ -1,7 +1,7 @@
 /* pystack_layout.h - where each Python keeps a thread's frames.
  *
- * For pystack.c, gradients.c and variables.c.  One small set of accessors per
- * version; all of them are plain reads.  They take no reference and need no
+ * For pystack.c, pystack_code.c, gradients.c and variables.c.  One small set of
+ * accessors per version; all of them are plain reads.  They take no reference and need no
  * GIL, as long as the thread state is the calling thread's own; another's
  * frames stand still for who holds the GIL.
  *

@@ -151,6 +151,7 @@ all_wanted(int *ops)
         flags |= options->cpu ? MP_HOOK_CPU : 0;
         flags |= options->stacks ? MP_HOOK_STACKS : 0;
         flags |= options->modules ? MP_HOOK_MODULES : 0;
+        flags |= options->shapes ? MP_HOOK_SHAPES : 0;
         flags |= options->ops > 0 ? MP_HOOK_OPS : 0;
         flags |= MP_HOOK_SESSION;
         *ops = options->ops > *ops ? options->ops : *ops;

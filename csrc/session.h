@@ -22,6 +22,7 @@ typedef struct {
     int ops; /* 2: all; 1: record_function regions; 0: none */
     bool stacks;
     bool modules; /* find them on the Python stack */
+    bool shapes;  /* of the tensors that ops return; with ops 2 */
     bool cpu;
     bool cuda;
     size_t event_budget_bytes;      /* of a window */

@@ -38,16 +38,17 @@ session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"ops",
                             "stacks",
                             "modules",
+                            "shapes",
                             "cpu",
                             "cuda",
                             "event_budget_bytes",
                             "allocation_budget_bytes",
                             NULL};
-    int ops, stacks, modules, cpu, cuda;
+    int ops, stacks, modules, shapes, cpu, cuda;
     Py_ssize_t event_budget, allocation_budget;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$ippppnn:Session", names,
-                                     &ops, &stacks, &modules, &cpu, &cuda,
-                                     &event_budget, &allocation_budget)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "$ipppppnn:Session", names, &ops, &stacks, &modules,
+            &shapes, &cpu, &cuda, &event_budget, &allocation_budget)) {
         return NULL;
     }
     if (ops < 0 || ops > 2 || event_budget < 0 || allocation_budget < 0) {
@@ -59,6 +60,7 @@ session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         .ops = ops,
         .stacks = stacks != 0,
         .modules = modules != 0,
+        .shapes = shapes != 0,
         .cpu = cpu != 0,
         .cuda = cuda != 0,
         .event_budget_bytes = (size_t)event_budget,

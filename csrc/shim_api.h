@@ -12,7 +12,7 @@
 #include "common.h"
 #include "event.h"
 
-#define MP_SHIM_API_VERSION 2u
+#define MP_SHIM_API_VERSION 3u
 
 /* A fact of the CUDA caching allocator, as torch tells it. */
 typedef struct {
@@ -31,6 +31,16 @@ typedef struct {
     int64_t sequence; /* autograd sequence number; -1: none */
     uint64_t thread;  /* logical thread that runs the op */
 } mp_op_fact_t;
+
+/* A tensor that an op returns: plain memory of the CPU or of a GPU. */
+typedef struct {
+    uint64_t addr; /* of its storage's memory */
+    const int64_t *sizes;
+    size_t dimensions;
+    size_t item_size;   /* bytes */
+    const char *scalar; /* c10's name of the type: "Float", "BFloat16" */
+    int16_t device;     /* CUDA index, or MP_DEVICE_CPU */
+} mp_tensor_fact_t;
 
 /* The backward node that a thread runs. */
 typedef struct {
@@ -60,6 +70,11 @@ typedef struct {
      * never.  op_begin only while *active; op_end always. */
     void (*op_begin)(const void *op, mp_op_scope_t scope);
     void (*op_end)(const void *op);
+    /* Before op_end, while *active, if outputs were asked for: whether the
+     * core wants those of OP, and then each of them.  Nothing of a fact is
+     * kept. */
+    bool (*op_wants_outputs)(const void *op);
+    void (*tensor)(const mp_tensor_fact_t *fact);
 } mp_core_api_t;
 
 /* shim -> core.  Called by the core outside hooks unless said otherwise. */
@@ -99,8 +114,10 @@ typedef struct {
     bool (*adopt_cpu)(void *storage, void **pointer, size_t *bytes);
 
     /* RecordFunction callbacks.  all = false: only
-     * record_function regions.  0 done, else ERROR says why. */
-    int (*install_ops)(bool all, char *error, size_t error_size);
+     * record_function regions.  OUTPUTS: ask torch for the outputs of ops,
+     * which costs something for every op.  Inputs are never asked for.  0
+     * done, else ERROR says why. */
+    int (*install_ops)(bool all, bool outputs, char *error, size_t error_size);
     void (*remove_ops)(void);
 } mp_shim_api_t;
 

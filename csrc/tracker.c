@@ -123,6 +123,15 @@ row_release(mp_tracker_t *tracker, uint32_t index)
     }
 }
 
+/* Whether EVENT is inside the outermost op that made the life. */
+static bool
+in_its_op(const mp_allocation_t *row, const mp_event_t *event)
+{
+    return (row->flags & MP_FLAG_IN_OP) && (event->flags & MP_FLAG_IN_OP) &&
+           row->thread == event->thread &&
+           row->op_instance == event->op_instance;
+}
+
 static void
 life_end(mp_tracker_t *tracker, mp_device_t *device, mp_allocation_t *row,
          const mp_event_t *event)
@@ -131,9 +140,7 @@ life_end(mp_tracker_t *tracker, mp_device_t *device, mp_allocation_t *row,
     row->died_ns = event->time_ns;
     row->died_step = tracker->steps.number;
     row->died_phase = event->phase;
-    row->died_in_op =
-        (row->flags & MP_FLAG_IN_OP) && (event->flags & MP_FLAG_IN_OP) &&
-        row->thread == event->thread && row->op_instance == event->op_instance;
+    row->died_in_op = in_its_op(row, event);
     if (event->phase == MP_PHASE_FORWARD && row->phase == MP_PHASE_FORWARD) {
         /* Without hooks on its root, one forward is like another. */
         const mp_thread_t *thread =
@@ -187,6 +194,7 @@ row_fill(const mp_tracker_t *tracker, mp_allocation_t *row, uint32_t index,
         .forward_stack = MP_NO_INDEX,
         .owner = MP_NO_INDEX,
         .region = MP_NO_INDEX,
+        .shape = MP_NO_INDEX,
         .op_instance = event->op_instance,
         .born_step = tracker->steps.number,
         .died_step = -1,
@@ -377,6 +385,25 @@ role_given(mp_tracker_t *tracker, const mp_event_t *event)
     }
 }
 
+/* Of the tensors seen in a block the largest counts, and of equals the first;
+ * but as long as the op that made it runs, the last: an op's own result comes
+ * after those of the ops inside it. */
+static void
+shape_given(mp_tracker_t *tracker, const mp_event_t *event)
+{
+    mp_allocation_t *row = active_row(tracker, event);
+    if (row == NULL || row->died_event >= 0 || event->size > row->size) {
+        return; /* larger: an expanded view */
+    }
+    uint64_t less = row->size - event->size;
+    uint32_t less32 = less < UINT32_MAX ? (uint32_t)less : UINT32_MAX;
+    if (row->shape == MP_NO_INDEX || less32 < row->shape_short ||
+        (less32 == row->shape_short && in_its_op(row, event))) {
+        row->shape = event->op;
+        row->shape_short = less32;
+    }
+}
+
 static void
 origin_given(mp_tracker_t *tracker, const mp_event_t *event)
 {
@@ -441,6 +468,9 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
         return MP_OK;
     case MP_EVENT_ROLE:
         role_given(tracker, event);
+        return MP_OK;
+    case MP_EVENT_SHAPE:
+        shape_given(tracker, event);
         return MP_OK;
     case MP_EVENT_STEP:
         if (ours) {

@@ -152,6 +152,7 @@ class Session:
         ops: int,  # 2 all ops, 1 record_function regions only, 0 none
         stacks: bool,
         modules: bool,  # find them on the Python stack
+        shapes: bool,  # of the tensors that ops return
         cpu: bool,
         cuda: bool,
         event_budget_bytes: int,

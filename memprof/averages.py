@@ -173,8 +173,8 @@ def check_grouping(shapes: bool, overloads: bool, functions: bool) -> None:
     if shapes:
         raise MemprofError(
             "group_by_input_shape=True: this recording holds no shapes of "
-            "inputs. memprof.profile(record_shapes=True) does not write "
-            "them yet; group_by_stack_n= tells calls apart by their line"
+            "inputs. memprof.profile(record_shapes=True) writes those of "
+            "results; group_by_stack_n= tells calls apart by their line"
         )
     if overloads:
         raise MemprofError(

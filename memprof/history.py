@@ -134,6 +134,7 @@ class History:
             ops=0,
             stacks=False,
             modules=False,
+            shapes=False,
             cpu=False,
             cuda=False,
             event_budget_bytes=options.event_budget,

@@ -43,6 +43,7 @@ KEYS = (
     "stream",
     "forward_module",
     "label",
+    "shape",
 )
 """What ``Moment.rows`` can divide by."""
 
@@ -288,6 +289,8 @@ class Moment:
                   own tensors have the name of its class.
                 * ``step`` is the step of birth, -1 if that was before the
                   recording; ``thread`` and ``stream`` are numbers.
+                * ``shape`` is the tensor in the block, ``float32[64, 128]``, if
+                  the profile had ``record_shapes=True``; else ``""``.
                 * ``label`` is that of ``Recording.label``; ``""``: none.
             limit: keep that many rows and put the rest into one more, whose keys
                 are all ``"other"``, whose ``rest`` is True (no other row has
@@ -511,7 +514,7 @@ class _Columns:
         if key in ("thread", "stream"):
             numbers, inverse = np.unique(self.field(key), return_inverse=True)
             return inverse.reshape(-1).astype(np.int64), numbers.tolist()
-        if key in ("op", "owner", "region", "forward_module"):
+        if key in ("op", "owner", "region", "forward_module", "shape"):
             return self._named(self._ids(key), self._text)
         if key == "module":
             return self._named(*self._modules())

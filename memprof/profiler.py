@@ -57,7 +57,8 @@ class profile(Results):
         on_trace_ready: Called with the profile when a window is over, inside
             ``step()`` or ``stop()``. Its exceptions propagate, except on top
             of one from the profiled code: then they become a warning.
-        record_shapes: Kept in the recording's info.
+        record_shapes: Shapes and types of the tensors in blocks of 64 KiB and
+            more, from the outputs of ops; of inputs nothing is recorded.
         profile_memory: Accepted; it is always on.
         with_stack: Python stacks. None, the default, means on, other than in
             torch: here they cost almost nothing. False switches them off.
@@ -69,7 +70,7 @@ class profile(Results):
             The second window goes to ``<stem>.2<suffix>``, and so on.
         event_budget: Bytes of events that a window may hold, 64 an event;
             what is beyond is dropped and counted.
-        allocation_budget: Bytes for the lives of blocks, 136 a life.
+        allocation_budget: Bytes for the lives of blocks, 144 a life.
         custom_trace_id_callback: Makes the id of each window.
         with_flops: Ignored with a warning, as are ``experimental_config``,
             ``execution_trace_observer``, ``acc_events`` and

@@ -153,6 +153,10 @@ class Results:
         """See ``Recording.region``."""
         return self.recording.region(index)
 
+    def shape(self, index: int) -> str:
+        """See ``Recording.shape``."""
+        return self.recording.shape(index)
+
     def kind(self, number: int) -> str:
         """See ``Recording.kind``."""
         return self.recording.kind(number)

@@ -64,7 +64,7 @@ EVENT_DTYPE = _rows(
 """One event: ``mp_event_t`` of ``csrc/event.h``, 64 bytes."""
 
 ALLOCATION_DTYPE = _rows(
-    136,
+    144,
     ("id", "<i8", 0),  # its row in allocations("all")
     ("address", "<u8", 8),
     ("size", "<u8", 16),  # bytes asked for
@@ -95,8 +95,9 @@ ALLOCATION_DTYPE = _rows(
     ("reason", "u1", 129),  # index into _core.REASONS
     ("role", "u1", 130),  # index into _core.ROLES
     ("died_in_op", "u1", 131),  # freed inside the outermost op that made it
+    ("shape", "<u4", 136),  # string id: its tensor's, with record_shapes=True
 )
-"""One life: ``mp_allocation_t`` of ``csrc/life.h``, 136 bytes."""
+"""One life: ``mp_allocation_t`` of ``csrc/life.h``, 144 bytes."""
 
 STEP_DTYPE = _rows(
     80,

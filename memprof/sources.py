@@ -111,6 +111,7 @@ class Live:
         self._waiting = False  # for CUDA to come up
         self._session = _core.Session(
             ops=options.op_level,
+            shapes=options.shapes,
             stacks=options.stacks,
             modules=options.modules and _core.STACKS_UNAVAILABLE is None,
             cpu=options.cpu,

@@ -53,6 +53,14 @@ class Texts:
         """
         return self.op(index)
 
+    def shape(self, index: int) -> str:
+        """Return the tensor behind a shape id, ``float32[64, 128]``; ``""``: none.
+
+        Raises:
+            IndexError: there is no such id.
+        """
+        return self.op(index)
+
     def kind(self, number: int) -> str:
         """Return the name of an event's ``kind``; see ``memprof.EVENT_KINDS``.
 

@@ -14,6 +14,8 @@
 #include "shim_api.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 #include <atomic>
 #include <c10/core/Allocator.h>
@@ -464,6 +466,7 @@ adopt_cpu(void *storage_address, void **pointer, size_t *bytes) noexcept
 /* Guarded by install_mutex. */
 at::CallbackHandle ops_handle = at::INVALID_CALLBACK_HANDLE;
 bool ops_all = false;
+bool ops_outputs = false;
 
 mp_op_scope_t
 scope_of(at::RecordScope scope) noexcept
@@ -485,6 +488,76 @@ on_op_begin(const at::RecordFunction &function) noexcept
 void
 on_op_end(const at::RecordFunction &function, at::ObserverContext *) noexcept
 {
+    core->op_end(&function);
+}
+
+/* Tell of a tensor that has plain memory of its own.  Neither fake and
+ * functional tensors (their memory is none), nor sparse and nested ones
+ * (several), nor those of Python subclasses (the ops inside have the plain
+ * ones). */
+void
+tell_tensor(const at::Tensor &tensor)
+{
+    if (!tensor.defined()) {
+        return;
+    }
+    const c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
+    if (impl->key_set().has_any(c10::DispatchKeySet(
+            {c10::DispatchKey::Python, c10::DispatchKey::Functionalize})) ||
+        impl->has_symbolic_sizes_strides() ||
+        impl->layout() != c10::kStrided || !impl->has_storage() ||
+        !(impl->is_cuda() || impl->is_cpu()) ||
+        impl->key_set().has(c10::DispatchKey::NestedTensorCPU) ||
+        impl->key_set().has(c10::DispatchKey::NestedTensorCUDA)) {
+        return;
+    }
+    const c10::StorageImpl *storage =
+        impl->unsafe_storage().unsafeGetStorageImpl();
+    mp_tensor_fact_t fact;
+    fact.addr = reinterpret_cast<uintptr_t>(storage->data_ptr().get());
+    if (fact.addr == 0) {
+        return;
+    }
+    const c10::IntArrayRef sizes = impl->sizes();
+    const c10::ScalarType type = c10::typeMetaToScalarType(impl->dtype());
+    fact.sizes = sizes.data();
+    fact.dimensions = sizes.size();
+    fact.item_size = impl->itemsize();
+    fact.scalar = c10::toString(type);
+    fact.device = impl->is_cuda()
+                      ? static_cast<int16_t>(impl->device().index())
+                      : static_cast<int16_t>(MP_DEVICE_CPU);
+    core->tensor(&fact);
+}
+
+void
+tell_output(const c10::IValue &value)
+{
+    if (value.isTensor()) {
+        tell_tensor(value.toTensor());
+    }
+    else if (value.isTensorList()) {
+        for (const c10::IValue &item : value.toListRef()) {
+            tell_tensor(item.toTensor());
+        }
+    }
+}
+
+/* Installed where outputs are asked for.  torch keeps them until this op's
+ * end, as its caller does anyway; no reference is taken here. */
+void
+on_op_end_outputs(const at::RecordFunction &function,
+                  at::ObserverContext *) noexcept
+{
+    if (recording() && core->op_wants_outputs(&function)) {
+        for (const c10::IValue &value : function.outputs()) {
+            /* A tensor that throws when looked at is passed over. */
+            guarded(0, nullptr, 0, [&]() -> int {
+                tell_output(value);
+                return 0;
+            });
+        }
+    }
     core->op_end(&function);
 }
 
@@ -523,11 +596,12 @@ drop_ops_callback()
 }
 
 int
-install_ops(bool all, char *error, size_t error_size) noexcept
+install_ops(bool all, bool outputs, char *error, size_t error_size) noexcept
 {
     return guarded(2, error, error_size, [&]() -> int {
         std::lock_guard<std::mutex> lock(install_mutex);
-        if (ops_handle != at::INVALID_CALLBACK_HANDLE && ops_all == all) {
+        if (ops_handle != at::INVALID_CALLBACK_HANDLE && ops_all == all &&
+            ops_outputs == outputs) {
             return 0;
         }
         drop_ops_callback();
@@ -537,9 +611,12 @@ install_ops(bool all, char *error, size_t error_size) noexcept
             scopes.insert(at::RecordScope::FUNCTION);
         }
         ops_handle = at::addGlobalCallback(
-            at::RecordFunctionCallback(&on_op_begin, &on_op_end)
+            at::RecordFunctionCallback(
+                &on_op_begin, outputs ? &on_op_end_outputs : &on_op_end)
+                .needsOutputs(outputs)
                 .scopes(scopes));
         ops_all = all;
+        ops_outputs = outputs;
         return 0;
     });
 }

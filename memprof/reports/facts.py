@@ -17,6 +17,7 @@ from memprof import _core
 from memprof.moment import owner_module, with_rest
 from memprof.options import check_whole
 from memprof.reports.units import counted
+from memprof.rows import NO_INDEX
 
 if TYPE_CHECKING:
     from memprof.moment import Moment
@@ -33,6 +34,7 @@ NEARLY_EQUAL = 0.9
 """Rows whose bytes are at least that share of the largest one's may be joined."""
 
 SPARK_COLUMNS = 11  # of one step
+SHAPES = 3  # the largest
 
 
 def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
@@ -79,6 +81,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             for row in peak.rows(("category", "reason"))
             if row["category"] == "unknown"
         },
+        "shapes": _shapes(peak),
         "earlier": _earlier(peak),
         "labels": peak.labels if recording.rules else {},
         "rows": shown,
@@ -92,6 +95,14 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             if name != peak.device
         },
     }
+
+
+def _shapes(peak: Moment) -> list[dict[str, Any]]:
+    """Return the largest tensors of a moment, a row a shape; [] if none is known."""
+    if not (peak.live()["shape"] != NO_INDEX).any():
+        return []  # as ever without record_shapes: nothing to divide by
+    rows = peak.rows("shape")
+    return [row for row in rows if row["shape"]][:SHAPES]
 
 
 def _run_name(info: dict[str, Any]) -> str:

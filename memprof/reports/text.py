@@ -107,6 +107,7 @@ def lines(facts: dict[str, Any], width: int | None, exact: bool = False) -> list
         *_spark_lines(facts, width),
         *_category_lines(facts, width),
         *_unknown_lines(facts, width),
+        *_shape_lines(facts, width),
         *_earlier_lines(facts, width),
         *_label_lines(facts, width),
         *_torch_lines(facts),
@@ -229,6 +230,17 @@ def _unknown_lines(facts: dict[str, Any], width: int) -> list[str]:
         return []
     words = [f"{size_text(size)} {reason}" for reason, size in facts["unknown"].items()]
     return _wrapped("unknown", _listed(words), width, " ") if words else []
+
+
+def _shape_lines(facts: dict[str, Any], width: int) -> list[str]:
+    """Say which tensors hold the most, if shapes were recorded."""
+    words = [
+        f"{size_text(row['bytes'])} "
+        + (f"{row['count']} x " if row["count"] > 1 else "")
+        + row["shape"]
+        for row in facts["shapes"]
+    ]
+    return _wrapped("shapes", _listed(words), width, " ") if words else []
 
 
 def _earlier_lines(facts: dict[str, Any], width: int) -> list[str]:

@@ -30,7 +30,7 @@ extern void (*fake_in_describe)(void);
 
 /* Calls counted; what install_* answers. */
 extern int fake_cpu_installed,
-    fake_ops_installed; /* ops: 1, 2 as the option */
+    fake_ops_installed; /* ops: 1, 2 as the option; 3: with outputs */
 extern bool fake_cpu_fails, fake_ops_fail;
 
 const mp_shim_api_t *fake_shim(void);

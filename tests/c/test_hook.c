@@ -265,6 +265,137 @@ test_hook_roles_and_seeds(void)
     MP_CHECK_EQ(mp_hook_stack(), 5);
 }
 
+/* ---- shapes
+ * ------------------------------------------------------------------------ */
+
+static const int64_t sizes[] = {64, 3, 224, 224};
+static const mp_tensor_fact_t picture = {.addr = 0x5000,
+                                         .sizes = sizes,
+                                         .dimensions = 4,
+                                         .item_size = 4,
+                                         .scalar = "Float",
+                                         .device = MP_DEVICE_CPU};
+
+static void
+check_text(uint32_t id, const char *expected)
+{
+    const char *text;
+    size_t length;
+    MP_CHECK(mp_intern_text(mp_hook_intern(), id, &text, &length));
+    MP_CHECK_STR(text, expected);
+}
+
+static void
+test_hook_tells_a_tensor(void)
+{
+    set_up();
+    core->tensor(&picture); /* nobody wants shapes */
+    check_no_more();
+    MP_CHECK(!mp_hook_op_wants_outputs(NULL));
+
+    mp_hook_set_wanted(ALL | MP_HOOK_SHAPES);
+    core->tensor(&picture);
+    mp_event_t shape = next(MP_EVENT_SHAPE);
+    MP_CHECK_EQ(shape.addr, 0x5000);
+    MP_CHECK_EQ(shape.size, 64 * 3 * 224 * 224 * 4);
+    MP_CHECK_EQ(shape.device, MP_DEVICE_CPU);
+    check_text(shape.op, "float32[64, 3, 224, 224]");
+
+    mp_tensor_fact_t other = picture;
+    other.scalar = "Float8_e4m3fn";
+    other.device = 1;
+    core->tensor(&other);
+    shape = next(MP_EVENT_SHAPE);
+    MP_CHECK_EQ(shape.device, 1);
+    check_text(shape.op, "float8_e4m3fn[64, 3, 224, 224]");
+
+    mp_hook_set_wanted((ALL | MP_HOOK_SHAPES) & ~MP_HOOK_CPU);
+    core->tensor(&picture); /* its block is nobody's */
+    check_no_more();
+}
+
+static void
+test_hook_tells_no_small_or_impossible_tensor(void)
+{
+    set_up();
+    mp_hook_set_wanted(ALL | MP_HOOK_SHAPES);
+    static const int64_t many[] = {INT64_MAX, 4};
+    static const int64_t negative[] = {-1, 4};
+    mp_tensor_fact_t fact = picture;
+    int64_t one = 65535;
+    fact.sizes = &one;
+    fact.dimensions = 1;
+    fact.item_size = 1;
+    core->tensor(&fact);
+    fact.dimensions = 2;
+    fact.item_size = 4;
+    fact.sizes = many;
+    core->tensor(&fact);
+    fact.sizes = negative;
+    core->tensor(&fact);
+    check_no_more();
+    one = 65536;
+    fact.sizes = &one;
+    fact.dimensions = 1;
+    fact.item_size = 1;
+    core->tensor(&fact);
+    check_text(next(MP_EVENT_SHAPE).op, "float32[65536]");
+    fact.dimensions = 0; /* a scalar of 64 KiB: there is none, but safe */
+    fact.item_size = 65536;
+    core->tensor(&fact);
+    check_text(next(MP_EVENT_SHAPE).op, "float32[]");
+}
+
+static void
+test_hook_tensor_of_too_many_dimensions_is_cut(void)
+{
+    set_up();
+    mp_hook_set_wanted(ALL | MP_HOOK_SHAPES);
+    int64_t ones[300];
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(ones); i++) {
+        ones[i] = 1;
+    }
+    mp_tensor_fact_t fact = picture;
+    fact.sizes = ones;
+    fact.dimensions = MP_ARRAY_LENGTH(ones);
+    fact.item_size = 1 << 16;
+    core->tensor(&fact);
+    const char *text;
+    size_t length;
+    MP_CHECK(mp_intern_text(mp_hook_intern(), next(MP_EVENT_SHAPE).op, &text,
+                            &length));
+    MP_CHECK(length > 400 && length < 512);
+    MP_CHECK_STR(text + length - 8, "1, 1...]");
+}
+
+static void
+test_hook_wants_outputs_of_ops_that_touched_memory(void)
+{
+    set_up();
+    mp_hook_set_wanted(ALL | MP_HOOK_SHAPES);
+    fake_op_t outer = FAKE_OP("aten::linear"), inner = FAKE_OP("aten::addmm"),
+              view = FAKE_OP("aten::view");
+    core->op_begin(&outer, MP_OP_SCOPE_FUNCTION);
+    core->op_begin(&inner, MP_OP_SCOPE_FUNCTION);
+    MP_CHECK(!core->op_wants_outputs(&inner));
+    alloc(0x1000);
+    MP_CHECK(core->op_wants_outputs(&inner));
+    core->op_end(&inner);
+    core->op_begin(&view, MP_OP_SCOPE_FUNCTION);
+    MP_CHECK(!core->op_wants_outputs(&view));
+    core->op_end(&view);
+    MP_CHECK(core->op_wants_outputs(&outer));
+    skip_all();
+    core->tensor(&picture);
+    mp_event_t shape = next(MP_EVENT_SHAPE);
+    MP_CHECK(shape.flags & MP_FLAG_IN_OP);
+    MP_CHECK(shape.op_instance != 0);
+    mp_hook_set_wanted(ALL);
+    MP_CHECK(!core->op_wants_outputs(&outer));
+    core->op_end(&outer);
+    skip_all();
+}
+
 /* ---- ops
  * ------------------------------------------------------------------------ */
 
@@ -1097,6 +1228,10 @@ MP_TEST_SUITE(hook, MP_TEST(test_hook_writes_only_what_is_wanted),
               MP_TEST(test_hook_pools_beyond_the_last_share_a_number),
               MP_TEST(test_hook_inside_itself_writes_nothing),
               MP_TEST(test_hook_roles_and_seeds),
+              MP_TEST(test_hook_tells_a_tensor),
+              MP_TEST(test_hook_tells_no_small_or_impossible_tensor),
+              MP_TEST(test_hook_tensor_of_too_many_dimensions_is_cut),
+              MP_TEST(test_hook_wants_outputs_of_ops_that_touched_memory),
               MP_TEST(test_hook_op_is_written_when_memory_is_touched),
               MP_TEST(test_hook_op_that_touches_nothing_is_not_written),
               MP_TEST(test_hook_free_needs_no_op_but_carries_its_instance),

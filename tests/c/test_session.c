@@ -315,6 +315,30 @@ test_session_steps_of_two_are_kept_apart(void)
 }
 
 static void
+test_session_with_shapes_asks_for_outputs(void)
+{
+    mp_session_options_t options = {.ops = 2, .cpu = true, .cuda = false};
+    mp_session_t *plain = new_session_of(options);
+    options.shapes = true;
+    mp_session_t *shapes = new_session_of(options);
+    options.ops = 1;
+    mp_session_t *regions = new_session_of(options);
+    start(plain);
+    MP_CHECK_EQ(fake_ops_installed, 2);
+    start(shapes);
+    MP_CHECK_EQ(fake_ops_installed, 3);
+    stop(shapes);
+    MP_CHECK_EQ(fake_ops_installed, 2);
+    stop(plain);
+    start(regions); /* ops that are not followed return nothing */
+    MP_CHECK_EQ(fake_ops_installed, 1);
+    stop(regions);
+    mp_session_free(plain);
+    mp_session_free(shapes);
+    mp_session_free(regions);
+}
+
+static void
 test_session_takes_over_only_what_it_wants(void)
 {
     mp_session_t *outer = new_session_of(
@@ -1055,6 +1079,7 @@ MP_TEST_SUITE(
     MP_TEST(test_session_inner_one_takes_over_the_state),
     MP_TEST(test_session_steps_of_two_are_kept_apart),
     MP_TEST(test_session_takes_over_only_what_it_wants),
+    MP_TEST(test_session_with_shapes_asks_for_outputs),
     MP_TEST(test_session_window_begins_with_the_state),
     MP_TEST(test_session_window_may_be_copied_while_open),
     MP_TEST(test_session_full_window_is_a_whole_prefix),

@@ -890,6 +890,73 @@ copy_of(const mp_tracker_t *tracker)
 }
 
 static void
+tell_shape(mp_tracker_t *tracker, uint64_t bytes, uint32_t text,
+           uint32_t instance)
+{
+    mp_event_t event = make(MP_EVENT_SHAPE, 0, 0x1000, bytes);
+    event.op = text;
+    event.op_instance = instance;
+    event.flags = instance != 0 ? MP_FLAG_IN_OP : 0;
+    apply(tracker, event);
+}
+
+static uint32_t
+shape_of(const mp_tracker_t *tracker)
+{
+    size_t count;
+    return mp_tracker_allocations(tracker, &count)[0].shape;
+}
+
+static void
+test_tracker_keeps_the_shape_of_the_largest_tensor(void)
+{
+    mp_tracker_t *tracker = new_tracker(true);
+    tell_shape(tracker, 10, 1, 0); /* no block there */
+    mp_event_t birth = make(MP_EVENT_ALLOC, 0, 0x1000, 100);
+    birth.op_instance = 7;
+    birth.flags = MP_FLAG_IN_OP;
+    apply(tracker, birth);
+    MP_CHECK_EQ(shape_of(tracker), NONE);
+    tell_shape(tracker, 101, 2, 7); /* an expanded view */
+    MP_CHECK_EQ(shape_of(tracker), NONE);
+    tell_shape(tracker, 50, 3, 0);
+    MP_CHECK_EQ(shape_of(tracker), 3);
+    tell_shape(tracker, 50, 4, 0);
+    MP_CHECK_EQ(shape_of(tracker), 3); /* the first */
+    tell_shape(tracker, 100, 5, 7);
+    tell_shape(tracker, 100, 6, 7); /* the op around the first */
+    MP_CHECK_EQ(shape_of(tracker), 6);
+    mp_tracker_t *copy = copy_of(tracker);
+    MP_CHECK_EQ(shape_of(copy), 6);
+    tell_shape(copy, 100, 9, 8);
+    MP_CHECK_EQ(shape_of(copy), 6);
+    tell_shape(copy, 100, 9, 7); /* the op goes on in the window */
+    MP_CHECK_EQ(shape_of(copy), 9);
+    mp_tracker_free(copy);
+    tell_shape(tracker, 100, 10, 8); /* a view that a later op made */
+    MP_CHECK_EQ(shape_of(tracker), 6);
+    say(tracker, MP_EVENT_FREE_REQUESTED, 0, 0x1000, 100);
+    tell_shape(tracker, 100, 11, 7);
+    MP_CHECK_EQ(shape_of(tracker), 6);
+    say(tracker, MP_EVENT_FREE_COMPLETED, 0, 0x1000, 100);
+    mp_tracker_free(tracker);
+}
+
+static void
+test_tracker_shape_of_a_huge_block_survives_a_copy(void)
+{
+    mp_tracker_t *tracker = new_tracker(true);
+    alloc(tracker, 0, 0x1000, UINT64_C(1) << 40);
+    tell_shape(tracker, 1 << 20, 3, 0);
+    tell_shape(tracker, 1 << 30, 4, 0); /* both lack 4 GiB and more */
+    MP_CHECK_EQ(shape_of(tracker), 3);
+    tell_shape(tracker, (UINT64_C(1) << 40) - 5, 5, 0);
+    MP_CHECK_EQ(shape_of(tracker), 5);
+    mp_tracker_free(copy_of(tracker));
+    mp_tracker_free(tracker);
+}
+
+static void
 test_tracker_state_feeds_another_tracker(void)
 {
     mp_tracker_t *tracker = new_tracker(false);
@@ -1392,6 +1459,8 @@ MP_TEST_SUITE(
     MP_TEST(test_tracker_that_only_follows_stays_bounded),
     MP_TEST(test_tracker_without_budget_says_full_and_goes_on),
     MP_TEST(test_tracker_state_feeds_another_tracker),
+    MP_TEST(test_tracker_keeps_the_shape_of_the_largest_tensor),
+    MP_TEST(test_tracker_shape_of_a_huge_block_survives_a_copy),
     MP_TEST(test_tracker_state_stops_when_told),
     MP_TEST(test_tracker_agrees_with_a_naive_model),
     MP_TEST(test_tracker_without_memory_counts_what_it_could_not_apply),

@@ -13,7 +13,8 @@ enum {
     HOST_CPU_ALLOC = 100,
     HOST_CPU_FREE = 101,
     HOST_OP_BEGIN = 102,
-    HOST_OP_END = 103
+    HOST_OP_END = 103,
+    HOST_TENSOR = 104
 };
 
 typedef struct {
@@ -100,6 +101,33 @@ host_op_end(const void *op)
     next_event(HOST_OP_END)->addr = (uintptr_t)op;
 }
 
+bool host_wants_outputs; /* set by tests */
+
+static bool
+host_op_wants_outputs(const void *op)
+{
+    (void)op;
+    return host_wants_outputs;
+}
+
+/* The text in `name`: sizes, then the type. */
+static void
+host_tensor(const mp_tensor_fact_t *fact)
+{
+    host_event_t *event = next_event(HOST_TENSOR);
+    event->addr = fact->addr;
+    event->size = fact->item_size;
+    event->scope = (uint32_t)fact->device;
+    size_t length = 0;
+    for (size_t i = 0; i < fact->dimensions; i++) {
+        length += (size_t)snprintf(event->name + length,
+                                   sizeof(event->name) - length, "%lld ",
+                                   (long long)fact->sizes[i]);
+    }
+    snprintf(event->name + length, sizeof(event->name) - length, "%s",
+             fact->scalar);
+}
+
 /* Not const: tests give it a wrong version. */
 mp_core_api_t host_core = {
     .version = MP_SHIM_API_VERSION,
@@ -110,6 +138,8 @@ mp_core_api_t host_core = {
     .cpu_free = host_cpu_free,
     .op_begin = host_op_begin,
     .op_end = host_op_end,
+    .op_wants_outputs = host_op_wants_outputs,
+    .tensor = host_tensor,
 };
 
 mp_status_t
@@ -151,9 +181,9 @@ host_adopt_cpu(void *storage, void **pointer, size_t *bytes)
 }
 
 int
-host_install_ops(bool all, char *error, size_t error_size)
+host_install_ops(bool all, bool outputs, char *error, size_t error_size)
 {
-    return host_shim->install_ops(all, error, error_size);
+    return host_shim->install_ops(all, outputs, error, error_size);
 }
 
 void

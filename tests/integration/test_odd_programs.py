@@ -248,6 +248,7 @@ def test_names_given_to_the_core_are_escaped():
         ops=0,
         stacks=False,
         modules=False,
+        shapes=False,
         cpu=True,
         cuda=False,
         event_budget_bytes=0,

@@ -29,8 +29,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OK, ERR_LOAD, ERR_MISMATCH = 0, 8, 9  # mp_status_t
 OOM = 8  # mp_event_kind_t
-CPU_ALLOC, CPU_FREE, OP_BEGIN, OP_END = 100, 101, 102, 103
+CPU_ALLOC, CPU_FREE, OP_BEGIN, OP_END, TENSOR = 100, 101, 102, 103, 104
 FUNCTION, USER = 0, 1
+ON, OFF = ctypes.c_bool(True), ctypes.c_bool(False)
 GCC = ("gcc", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{ROOT / 'csrc'}")
 
 pytestmark = pytest.mark.skipif(
@@ -326,7 +327,7 @@ def another_wrapper_over_ours(host: Host, outer_library: str) -> None:
 def every_thread_is_seen(host: Host) -> None:
     host.active(True)
     assert host.call("host_install_cpu") == (0, "")
-    assert host.call("host_install_ops", ctypes.c_bool(True)) == (0, "")
+    assert host.call("host_install_ops", ON, OFF) == (0, "")
     handed: list = []
 
     def work(number: int) -> None:
@@ -363,8 +364,8 @@ def every_thread_is_seen(host: Host) -> None:
 def ops_are_described(host: Host) -> None:
     x = torch.randn(8, 8, requires_grad=True)
     install = "host_install_ops"
-    assert host.call(install, ctypes.c_bool(True)) == (0, "")
-    assert host.call(install, ctypes.c_bool(True)) == (0, "")  # not twice
+    assert host.call(install, ON, OFF) == (0, "")
+    assert host.call(install, ON, OFF) == (0, "")  # not twice
     torch.add(x, 1)
     assert host.events(OP_BEGIN) == []  # off
     host.forget()
@@ -405,7 +406,7 @@ def ops_are_described(host: Host) -> None:
     )
 
     # Without ops: only what the user names.
-    assert host.call(install, ctypes.c_bool(False)) == (0, "")
+    assert host.call(install, OFF, OFF) == (0, "")
     host.forget()
     host.active(True)
     with torch.profiler.record_function("another"):
@@ -420,9 +421,60 @@ def ops_are_described(host: Host) -> None:
     assert host.events() == []
 
 
+def outputs_are_told_if_asked_for(host: Host) -> None:
+    def told(*, wanted: bool, work) -> list[str]:
+        wish = ctypes.c_bool.in_dll(host.library, "host_wants_outputs")
+        wish.value = wanted
+        host.forget()
+        kept = work()
+        del kept
+        return [e.name for e in host.events(TENSOR)]
+
+    x = torch.ones(6, 4)
+    host.active(True)
+    assert host.call("host_install_ops", ON, OFF) == (0, "")
+    assert told(wanted=True, work=lambda: x + 1) == []
+    assert host.call("host_install_ops", ON, ON) == (0, "")
+    assert told(wanted=False, work=lambda: x + 1) == []
+    # The last are the op's own; before them come those of the ops inside it.
+    assert told(wanted=True, work=lambda: x + 1)[-1] == "6 4 Float"
+    y = x.bfloat16()
+    assert told(wanted=True, work=lambda: torch.relu_(y))[-1] == "6 4 BFloat16"
+    found = told(wanted=True, work=lambda: torch.max(x, dim=1))
+    assert found[-2:] == ["6 Float", "6 Long"]
+    found = told(wanted=True, work=lambda: torch.split(x, 2))
+    assert found[-3:] == ["2 4 Float"] * 3
+    assert told(wanted=True, work=lambda: x.transpose(0, 1))[-1] == "4 6 Float"
+    assert told(wanted=True, work=lambda: torch.tensor(2.5) + 1)[-1] == "Float"
+
+    # What has no memory of its own, or none that may be looked at.
+    assert told(wanted=True, work=lambda: torch.ones(3, device="meta") + 1) == []
+    sparse = x.to_sparse()
+    found = told(wanted=True, work=lambda: sparse.coalesce())
+    assert "6 4 Float" not in found
+    nested = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(3, 2)])
+    assert all("-" not in text for text in told(wanted=True, work=lambda: nested + 1))
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(7, 7))
+        assert "7 7 Float" not in told(wanted=True, work=lambda: fake + 1)
+    functional = torch.func.functionalize(lambda t: t + 1)
+    assert told(wanted=True, work=lambda: functional(x)).count("6 4 Float") >= 1
+
+    # No reference is kept.
+    host.forget()
+    address = (z := x * 2).data_ptr()
+    assert host.events(TENSOR)[-1].addr == address
+    assert host.events(TENSOR)[-1].scope == 2**32 - 1  # the CPU
+    assert z._use_count() == 1
+    host.active(False)
+    assert told(wanted=True, work=lambda: x + 1) == []
+
+
 def an_op_that_is_running_when_they_are_removed_still_ends(host: Host) -> None:
     host.active(True)
-    assert host.call("host_install_ops", ctypes.c_bool(True)) == (0, "")
+    assert host.call("host_install_ops", ON, OFF) == (0, "")
     with torch.profiler.record_function("outer"):
         host.library.host_remove_ops()
         host.active(False)
@@ -434,7 +486,7 @@ def an_op_that_is_running_when_they_are_removed_still_ends(host: Host) -> None:
 
 def a_region_may_end_on_another_thread(host: Host) -> None:
     host.active(True)
-    assert host.call("host_install_ops", ctypes.c_bool(False)) == (0, "")
+    assert host.call("host_install_ops", OFF, OFF) == (0, "")
     future = torch.futures.Future()
     with torch.profiler.record_function("async") as region:
         ended = region._call_end_callbacks_on_future(future)
@@ -475,7 +527,7 @@ def memory_is_freed_after_python_ended(host: Host) -> None:
     """The child must end well: torch's globals outlive the interpreter."""
     host.active(True)
     assert host.call("host_install_cpu") == (0, "")
-    assert host.call("host_install_ops", ctypes.c_bool(True)) == (0, "")
+    assert host.call("host_install_ops", ON, OFF) == (0, "")
     torch.kept = torch.randn(1000, requires_grad=True)
     torch.kept.sum().backward()  # leaves autograd's threads waiting
 
@@ -486,6 +538,7 @@ SCENARIOS: tuple[Callable[[Host], None], ...] = (
     older_storages_are_adopted,
     every_thread_is_seen,
     ops_are_described,
+    outputs_are_told_if_asked_for,
     an_op_that_is_running_when_they_are_removed_still_ends,
     a_region_may_end_on_another_thread,
     attaching_to_cuda_answers,
@@ -659,8 +712,8 @@ def test_a_shim_whose_fields_all_fit_is_loaded(host_library, fake_shim):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"version": "MP_SHIM_API_VERSION + 1"}, ["version 3 ", "version 2 "]),
-        ({"size": "sizeof(mp_shim_api_t) - 8"}, ["shim interface", "core version 2 "]),
+        ({"version": "MP_SHIM_API_VERSION + 1"}, ["version 4 ", "version 3 "]),
+        ({"size": "sizeof(mp_shim_api_t) - 8"}, ["shim interface", "core version 3 "]),
         ({"torch_version": '"2.14.0"'}, ["torch 2.14.0 ", "torch 2.14.1 "]),
         ({"torch_version": '"2.14.11"'}, ["torch 2.14.11 ", "torch 2.14.1 "]),
         ({"torch_version": '"2.1"'}, ["torch 2.1 ", "torch 2.14.1 "]),
@@ -705,7 +758,7 @@ def refusal(host: Host, shim: str, field: str) -> None:
     else:
         # the first member of mp_core_api_t
         ctypes.c_uint32.in_dll(host.library, "host_core").value = 7
-        expected = [shim, "version 7", "the shim 2"]
+        expected = [shim, "version 7", "the shim 3"]
     status, error = host.load(shim, version, stamp, abi)
     assert status == ERR_MISMATCH
     for word in expected:

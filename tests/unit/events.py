@@ -48,6 +48,7 @@ KIND = {
     "role": 33,
     "window_begin": 34,
     "window_end": 35,
+    "shape": 36,
     "seed_segment": 48,
     "seed_block": 49,
     "seed_origin": 50,
@@ -60,7 +61,8 @@ OPS = [f"aten::op{i}" for i in range(8)]
 MODULES = ["", "layers.0", "layers.0.attn", "layers.1", "layers.1.attn", "head"]
 REGIONS = ["forward", "backward", "load batch"]
 OWNERS = ["layers.0.weight", "layers.1.weight", "head.bias"]
-NAMES = OPS + MODULES[1:] + REGIONS + OWNERS + ["SGD"]
+SHAPES = ["float32[8, 8]", "float32[64]", "int64[32]"]
+NAMES = OPS + MODULES[1:] + REGIONS + OWNERS + ["SGD"] + SHAPES
 NUMBER = {name: index for index, name in enumerate(NAMES)}
 
 
@@ -565,3 +567,35 @@ class WithStacks:
         return tuple(
             (0, self._texts.index(file), line) for _, file, line in self._stacks[index]
         )
+
+
+def with_shapes(events: np.ndarray, seed: int) -> np.ndarray:
+    """Put tensors into a stream: all of a block, a part, or more than there is.
+
+    Some come while the op that made the block runs, some name blocks that are
+    gone, and the other events stay as they are.  None come among the seeds.
+    """
+    chance = random.Random(seed)
+    rows: list[np.void] = []
+    blocks: list[np.void] = []
+    seeds = np.flatnonzero(events["kind"] >= KIND["seed_segment"])
+    first = seeds[-1] + 3 if len(seeds) else 0  # behind the last one's role
+    for number, event in enumerate(events):
+        rows.append(event)
+        if event["kind"] in (KIND["alloc"], KIND["seed_block"]):
+            blocks.append(event)
+        while blocks and number >= first:
+            if chance.random() < 0.7:
+                break
+            block = chance.choice(blocks[-6:])
+            shape = (block if chance.random() < 0.5 else event).copy()
+            shape["kind"] = KIND["shape"]
+            shape["address"] = block["address"]
+            shape["device"] = block["device"]
+            size = int(block["size"])
+            shape["size"] = chance.choice([size, size, size // 2, size + 1])
+            shape["op"] = NUMBER[chance.choice(SHAPES)]
+            shape["time_ns"] = event["time_ns"]
+            shape["step"] = event["step"]
+            rows.append(shape)
+    return np.array(rows, EVENT_DTYPE)

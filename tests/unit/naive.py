@@ -150,6 +150,8 @@ class Naive:
             "died_in_op": 0,
             "role": 0,
             "owner": NO_INDEX,
+            "shape": NO_INDEX,
+            "shape_bytes": 0,
             "region": NO_INDEX,
             "forward_op": NO_INDEX,
             "forward_module": NO_INDEX,
@@ -346,6 +348,21 @@ class Naive:
         life = self.alive.get((event["device"], event["address"]))
         if life is not None and RANK[event["size"]] > RANK[life["role"]]:
             life["role"], life["owner"] = event["size"], event["op"]
+
+    def on_shape(self, event: dict[str, int]) -> None:
+        life = self.alive.get((event["device"], event["address"]))
+        if life is None or life["died_event"] >= 0 or event["size"] > life["size"]:
+            return
+        in_its_op = bool(life["flags"] & event["flags"] & IN_OP) and (
+            (life["thread"], life["op_instance"])
+            == (event["thread"], event["op_instance"])
+        )
+        if (
+            life["shape"] == NO_INDEX
+            or event["size"] > life["shape_bytes"]
+            or (event["size"] == life["shape_bytes"] and in_its_op)
+        ):
+            life["shape"], life["shape_bytes"] = event["op"], event["size"]
 
     def on_seed_origin(self, event: dict[str, int]) -> None:
         life = self.alive.get((event["device"], event["address"]))

@@ -60,7 +60,7 @@ def small() -> Script:
 
 def test_row_layouts_are_those_of_the_headers() -> None:
     assert EVENT_DTYPE.itemsize == 64
-    assert ALLOCATION_DTYPE.itemsize == 136
+    assert ALLOCATION_DTYPE.itemsize == 144
     assert STEP_DTYPE.itemsize == 80
     for dtype in (EVENT_DTYPE, ALLOCATION_DTYPE, STEP_DTYPE):
         assert [dtype.fields[n][1] for n in dtype.names] == sorted(

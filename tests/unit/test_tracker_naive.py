@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from events import NAMES, random_stream
+from events import NAMES, random_stream, with_shapes
 from naive import STATS, Naive
 
 from memprof import _core
-from memprof.recording import ALLOCATION_DTYPE, STEP_DTYPE
+from memprof.recording import ALLOCATION_DTYPE, NO_INDEX, STEP_DTYPE
 
 SEEDS = range(300)
 
@@ -21,7 +21,7 @@ DECIDED = {"id", "category", "reason"}
 @lru_cache(maxsize=len(SEEDS))
 def both(seed: int, length: int = 400, window: bool = True):
     """Replay one stream twice."""
-    events = random_stream(seed, length=length, window=window)
+    events = with_shapes(random_stream(seed, length=length, window=window), seed)
     core = _core.from_events(events, NAMES)
     return events, core, Naive().replay(events)
 
@@ -47,6 +47,16 @@ def test_lives_are_those_of_the_naive_replay(first: int) -> None:
             if name not in DECIDED:
                 expected = [life[name] for life in naive.lives]
                 assert lives[name].tolist() == expected, (seed, name)
+
+
+def test_most_ways_to_get_a_shape_occur() -> None:
+    found = set()
+    for seed in SEEDS[:20]:
+        _, _, naive = both(seed)
+        for life in naive.lives:
+            whole = life["shape_bytes"] == life["size"]
+            found.add("none" if life["shape"] == NO_INDEX else whole)
+    assert found == {"none", True, False}
 
 
 @pytest.mark.parametrize("first", SEEDS[::50])
