@@ -1,0 +1,91 @@
+"""At the peak of real models: what every byte is, who made it, who owns it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import zoo
+from shares import Shares, record, shares
+
+LEAST = 0.99
+
+STARTS = ("before", "step 0", "step 3")
+
+
+@pytest.fixture(params=zoo.ZOO)
+def name(request: pytest.FixtureRequest) -> str:
+    """Name of a model that can be built here."""
+    why = zoo.missing(request.param)
+    if why:
+        pytest.skip(why)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["all", "window"])
+@pytest.mark.parametrize("start", STARTS)
+def test_shares(name: str, device: str, start: str, scheduled: bool) -> None:
+    recording, training = record(name, device, start, scheduled)
+    found = shares(recording, device)
+    print(f"\n{name}, {device}, start {start}, scheduled {scheduled}:")
+    for moment, answers in found.items():
+        print(f"  {moment}: {answers}")
+    for answers in found.values():
+        answers.require(LEAST)
+    found["peak"].has_older(start != "before")
+    names_are_right(training, found["optimizer"])
+
+
+def names_are_right(training: Any, answers: Shares) -> None:
+    """What the owners are called is what the model and the optimizer say.
+
+    Alive at the optimizer's peak: all parameters, buffers, gradients and state. The
+    bytes of each name are those that torch counts for it, and a gradient's module is
+    the one whose backward made it.
+    """
+    held: dict[str, Counter[str]] = {}
+    for block in answers.blocks:
+        kind = block.reason if block.category == "parameter" else block.category
+        held.setdefault(kind, Counter())[block.owner] += block.size
+    model, optimizer = training.model, training.optimizer
+    parameters = dict(model.named_parameters())
+    expected = Counter({name: _bytes(p) for name, p in parameters.items()})
+    assert held["a module's parameter"] == expected
+    buffers = Counter({name: _bytes(b) for name, b in model.named_buffers()})
+    assert held.get("a module's buffer", Counter()) == buffers
+    assert held["gradient"] == expected
+    state = Counter(
+        {
+            f"{key} of {name}": _bytes(value)
+            for name, parameter in parameters.items()
+            for key, value in optimizer.state[parameter].items()
+            if torch.is_tensor(value) and value.device == parameter.device
+        }
+    )
+    assert held["optimizer_state"] == state
+    # A tied weight's gradient is of two modules.
+    tied = {name for name, p in parameters.items() if _places(model, p) > 1}
+    wrong = [
+        block
+        for block in answers.blocks
+        if block.category == "gradient"
+        and block.owner not in tied
+        and block.module != block.owner.rpartition(".")[0]
+    ]
+    listing = "\n".join(str(block) for block in wrong[:8])
+    assert not wrong, f"{len(wrong)} gradients of a module not their own:\n{listing}"
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.untyped_storage().nbytes())
+
+
+def _places(model: Any, parameter: Any) -> int:
+    """Return how many modules have PARAMETER."""
+    return sum(
+        own is parameter
+        for module in model.modules()
+        for own in module.parameters(recurse=False)
+    )
