@@ -246,9 +246,12 @@ module_pre_hook(PyObject *self, PyObject *const *args, size_t flagged_count,
     mp_hook_module_begin(name);
     if (root && count > 1) {
         static const char text[] = "argument of a root module";
-        mark_inputs(state, args[1],
-                    mp_intern_string(mp_hook_intern(), text, sizeof(text) - 1),
-                    4);
+        uint32_t owner =
+            mp_intern_string(mp_hook_intern(), text, sizeof(text) - 1);
+        /* The positional ones; and a model's own hook is given the others. */
+        for (Py_ssize_t i = 1; i < count && i <= 2; i++) {
+            mark_inputs(state, args[i], owner, 4);
+        }
     }
     Py_RETURN_NONE;
 }
@@ -427,13 +430,31 @@ seen_before(const PyObject *parameter, const PyObject *gradient)
     return known;
 }
 
+/* Of a parameter that OPTIMIZER is about to change.  One without a name is of
+ * a model that was made since the last look: Python's side finds it, once for
+ * all of the optimizer's (and names what no model has). */
+static uint32_t
+optimized_name(mp_module_state_t *state, PyObject *optimizer,
+               PyObject *parameter, bool *looked)
+{
+    uint32_t name = name_of(parameter);
+    if (name == MP_NO_INDEX && !*looked && state->on_optimizer_state != NULL) {
+        *looked = true;
+        call_back(state->on_optimizer_state, optimizer);
+        name = name_of(parameter);
+    }
+    return name;
+}
+
 /* The gradients that a step is about to use and that no hook told of: set by
  * the program, by FSDP, or moved into a bucket by DistributedDataParallel. */
 static void
-claim_gradients(mp_module_state_t *state, PyObject *parameters)
+claim_gradients(mp_module_state_t *state, PyObject *optimizer,
+                PyObject *parameters, bool *looked)
 {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); i++) {
         PyObject *parameter = Py_NewRef(PyList_GET_ITEM(parameters, i));
+        uint32_t name = optimized_name(state, optimizer, parameter, looked);
         PyObject *gradient = is_tensor(state, parameter)
                                  ? PyObject_GetAttr(parameter, state->str_grad)
                                  : NULL;
@@ -441,7 +462,7 @@ claim_gradients(mp_module_state_t *state, PyObject *parameters)
             PyErr_Clear(); /* expected: a subclass may not let us */
         }
         else if (gradient != Py_None && !seen_before(parameter, gradient)) {
-            claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter), 4);
+            claim(state, gradient, MP_ROLE_GRADIENT, name, 4);
         }
         Py_XDECREF(gradient);
         Py_DECREF(parameter);
@@ -451,6 +472,7 @@ claim_gradients(mp_module_state_t *state, PyObject *parameters)
 static void
 claim_gradients_of(mp_module_state_t *state, PyObject *optimizer)
 {
+    bool looked = false;
     PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
     if (groups != NULL && PyList_Check(groups)) {
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups); i++) {
@@ -460,7 +482,7 @@ claim_gradients_of(mp_module_state_t *state, PyObject *optimizer)
                     ? Py_XNewRef(PyDict_GetItemString(group, "params"))
                     : NULL;
             if (parameters != NULL && PyList_Check(parameters)) {
-                claim_gradients(state, parameters);
+                claim_gradients(state, optimizer, parameters, &looked);
             }
             Py_XDECREF(parameters);
         }

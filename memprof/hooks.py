@@ -118,7 +118,7 @@ class Hooks:
             _remove(self._module_handles)
             return
         try:
-            handles.append(root.register_forward_pre_hook(_core.module_pre_hook))
+            handles.append(_before(root.register_forward_pre_hook))
             handles.append(_after(root.register_forward_hook))
             self._root_handles[id(root)] = weakref.ref(root), handles
         except Exception:  # scripted, or a class that does not let us
@@ -172,7 +172,7 @@ class Hooks:
             return
         self._dynamo_told = True
 
-        def no_pre_hook(module: Any, args: Any) -> None:
+        def no_pre_hook(module: Any, args: Any, kwargs: Any = None) -> None:
             return None
 
         def no_hook(module: Any, args: Any, output: Any = None) -> None:
@@ -264,10 +264,14 @@ class Hooks:
             self.roles.hook(tensor)
 
     def _optimizer_state_came(self, optimizer: Any) -> None:
-        """A step of OPTIMIZER left allocations behind."""
+        """A step of OPTIMIZER left allocations behind, or meets new parameters."""
         import torch
 
         with self._lock:
+            if self.roles.has_strangers(optimizer):
+                # Of a model that was made meanwhile: its names come first.
+                modules = heap.look(torch, tensors=False).modules
+                careful.each(self._meet_root, heap.roots(modules))
             careful.each(self.roles.add_optimizer, [optimizer])
             found = careful.gathered(self.roles.of_optimizer, [optimizer])
             self._mark(torch, found, [], False)
@@ -311,6 +315,12 @@ def _changed_by_hooks(root: Any) -> bool:
 
 
 _HOOK_TABLES = frozenset(("_forward_hooks", "_forward_pre_hooks"))
+
+
+def _before(register: Any) -> Any:
+    """Register the hook for the begin of a model's forward."""
+    options = cuda.accepted(register, {"with_kwargs": True})
+    return register(_core.module_pre_hook, **options)
 
 
 def _after(register: Any) -> Any:
