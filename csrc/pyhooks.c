@@ -38,15 +38,18 @@ type_name(PyObject *object)
     return mp_intern_string(mp_hook_intern(), name, strlen(name));
 }
 
-/* The training code must not notice: tell sys.unraisablehook. */
-static void
+/* The training code must not notice: tell sys.unraisablehook.  Whether the
+ * answer was anything but False. */
+static bool
 call_back(PyObject *callback, PyObject *argument)
 {
     PyObject *result = PyObject_CallOneArg(callback, argument);
     if (result == NULL) {
         PyErr_WriteUnraisable(callback);
     }
+    bool answer = result != NULL && result != Py_False;
     Py_XDECREF(result);
+    return answer;
 }
 
 /* ---- tensors
@@ -237,7 +240,9 @@ module_pre_hook(PyObject *self, PyObject *const *args, size_t flagged_count,
     bool root = !mp_hook_in_module();
     uint32_t name = name_of(module);
     if (name == MP_NO_INDEX && root && state->on_root_module != NULL) {
-        call_back(state->on_root_module, module);
+        if (!call_back(state->on_root_module, module)) {
+            Py_RETURN_NONE; /* nobody will tell of its end */
+        }
         name = name_of(module);
     }
     if (name == MP_NO_INDEX) {
@@ -254,6 +259,21 @@ module_pre_hook(PyObject *self, PyObject *const *args, size_t flagged_count,
         }
     }
     Py_RETURN_NONE;
+}
+
+/* Global while a model may have been made that has no hook: it begins the
+ * first model without a name, as its own hook would have. */
+static PyObject *
+module_watch(PyObject *self, PyObject *const *args, size_t flagged_count,
+             PyObject *names)
+{
+    if (!enough("module_watch", PyVectorcall_NARGS(flagged_count), 1)) {
+        return NULL;
+    }
+    if (mp_hook_in_module() || name_of(args[0]) != MP_NO_INDEX) {
+        Py_RETURN_NONE;
+    }
+    return module_pre_hook(self, args, flagged_count, names);
 }
 
 static PyObject *
@@ -730,6 +750,7 @@ mp_pyhooks_init(mp_module_state_t *state, PyObject *module)
            state->str_is_leaf != NULL &&
            add_module_hook(state, module, "module_pre_hook",
                            module_pre_hook) &&
+           add_module_hook(state, module, "module_watch", module_watch) &&
            add_module_hook(state, module, "module_hook", module_hook);
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import memprof
 import pytest
 import torch
 import zoo
@@ -89,3 +90,21 @@ def _places(model: Any, parameter: Any) -> int:
         for module in model.modules()
         for own in module.parameters(recurse=False)
     )
+
+
+def test_model_made_beside_a_known_one(device: str) -> None:
+    """Its first forward, too, has the names of its modules, not of their classes."""
+    other = torch.nn.Linear(3, 3).to(device)
+    with memprof.profile() as prof:
+        training = zoo.ZOO["gpt"].build(device)
+        training.step()
+    names = {f"GPT/{name}" for name, _ in training.model.named_modules() if name}
+    names |= {"GPT", "Linear", ""}
+    answers = shares(prof.recording, device)["forward"]
+    answers.require(LEAST)
+    made = {block.module for block in answers.blocks if not block.older}
+    assert made <= names
+    assert made > {"GPT/blocks.0.mlp.up", "GPT/blocks.5.attention.qkv", "GPT/norm"}
+    names_of = {block.owner for block in answers.blocks if block.older}
+    assert names_of == {"weight", "bias"}
+    del other

@@ -48,7 +48,7 @@ def resnet50(device: str) -> Training:
     """Return an image classifier, trained by SGD with momentum."""
     from torchvision.models import resnet50
 
-    batch, side = (32, 224) if device == "cuda" else (4, 64)
+    batch, side = (32, 224) if device == "cuda" else (2, 64)
     model = resnet50(weights=None).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -113,7 +113,7 @@ def detector(device: str) -> Training:
     if device == "cuda":
         batch, side, options = 2, 800, {}
     else:
-        batch, side = 2, 96
+        batch, side = 2, 64
         options = {
             "min_size": side,
             "max_size": side,
