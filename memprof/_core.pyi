@@ -85,7 +85,7 @@ def take_strangers() -> tuple[int, int]:
 
 def set_callbacks(
     tensor_type: type | None,
-    on_root_module: Callable[[Any], None] | None,
+    on_root_module: Callable[[Any], bool] | None,
     on_optimizer_state: Callable[[Any], None] | None,
     on_leaf_input: Callable[[Any], None] | None,
 ) -> None:

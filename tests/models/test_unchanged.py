@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import memprof
 import pytest
 import torch
 import zoo
+
+import memprof
 
 HERE = Path(__file__).parent
 NAMES = [name for name in zoo.ZOO if not zoo.missing(name)]
@@ -88,7 +89,7 @@ def test_no_hook_is_left(name: str, device: str, start: str) -> None:
     """Neither on what was there at the start nor on what came later."""
     training = zoo.ZOO[name].build(device) if start == "after" else None
     expected = all_hooks(training) if training else {}
-    with memprof.profile() as prof:
+    with memprof.profile():
         if training is None:
             training = zoo.ZOO[name].build(device)
         training.step()

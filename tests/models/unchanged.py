@@ -20,9 +20,10 @@ from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-import memprof
 import torch
 import zoo
+
+import memprof
 
 STEPS = 3
 
