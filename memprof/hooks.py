@@ -26,10 +26,8 @@ from memprof.modules import Names
 from memprof.roles import Marked, Roles
 
 MOST_MET = 16
-"""How many unnamed modules a recording may cause a walk of the heap for."""
-
-MOST_WATCHES = 64
-"""How often a recording may wait for a new model, which then costs such a walk."""
+"""How many unnamed modules a recording may cause a walk of the heap for, and how
+many new models may be met by one in their first forward."""
 
 
 class Hooks:
@@ -279,7 +277,7 @@ class Hooks:
         if self._watch_handles or self._module_handles:
             return
         with self._lock:
-            if self._with_modules > 0 and self._watches < MOST_WATCHES:
+            if self._with_modules > 0 and self._watches < MOST_MET:
                 self._watches += 1
                 self._watch_age = 0
                 hang = sys.modules[
