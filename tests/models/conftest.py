@@ -28,6 +28,25 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what takes a ``name`` with every model; ``named`` skips the missing."""
+    if "name" in metafunc.fixturenames:
+        import zoo
+
+        metafunc.parametrize("name", zoo.ZOO)
+
+
+@pytest.fixture(autouse=True)
+def named(request: pytest.FixtureRequest) -> None:
+    """Say which model cannot be built here, and why."""
+    if "name" in request.fixturenames:
+        import zoo
+
+        why = zoo.missing(request.getfixturevalue("name"))
+        if why:
+            pytest.skip(why)
+
+
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
     """One thread, a known seed, and nothing of an earlier model."""

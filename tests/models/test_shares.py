@@ -17,15 +17,6 @@ LEAST = 0.99
 STARTS = ("before", "step 0", "step 3")
 
 
-@pytest.fixture(params=zoo.ZOO)
-def name(request: pytest.FixtureRequest) -> str:
-    """Name of a model that can be built here."""
-    why = zoo.missing(request.param)
-    if why:
-        pytest.skip(why)
-    return str(request.param)
-
-
 @pytest.mark.parametrize("scheduled", [False, True], ids=["all", "window"])
 @pytest.mark.parametrize("start", STARTS)
 def test_shares(name: str, device: str, start: str, scheduled: bool) -> None:

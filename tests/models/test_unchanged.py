@@ -16,7 +16,6 @@ import zoo
 import memprof
 
 HERE = Path(__file__).parent
-NAMES = [name for name in zoo.ZOO if not zoo.missing(name)]
 
 
 def _run(how: str) -> Any:
@@ -37,7 +36,6 @@ def runs() -> tuple[Any, Any]:
     return _run("without"), _run("with")
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_bits_and_lives(runs: tuple[Any, Any], name: str) -> None:
     without, followed = (run[name] for run in runs)
     # The comparison means something: bits differ from step to step.
@@ -84,7 +82,6 @@ def all_hooks(training: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("start", ["before", "after"])
-@pytest.mark.parametrize("name", NAMES)
 def test_no_hook_is_left(name: str, device: str, start: str) -> None:
     """Neither on what was there at the start nor on what came later."""
     training = zoo.ZOO[name].build(device) if start == "after" else None
