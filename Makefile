@@ -23,7 +23,7 @@ MAKEFLAGS += --no-print-directory
 help:
 	@echo "make demo           record a training run; demo/ gets recording and summary"
 	@echo "make test           all tests; those for a GPU skip themselves without one"
-	@echo "make test-gpu       tests/gpu, integration and programs, on a machine with a GPU"
+	@echo "make test-gpu       tests/gpu, integration, programs and models, on a GPU"
 	@echo "make bench          benchmarks on the CPU"
 	@echo "make bench-gpu      benchmarks on a GPU"
 	@echo "make lint           clang-format, clang-tidy, ruff, mypy"
@@ -106,7 +106,8 @@ CUDA_CHECK = $(VPY) -c "import torch, sys; torch.cuda.is_available() or \
 
 test-gpu: build
 	@$(CUDA_CHECK)
-	@$(VPY) -m pytest tests/gpu tests/integration tests/programs $(PYTEST_ARGS)
+	@$(VPY) -m pytest tests/gpu tests/integration tests/programs tests/models \
+	    $(PYTEST_ARGS)
 
 bench: build
 	@$(VPY) benchmarks/hook.py

@@ -30,6 +30,7 @@
     X(REGION_END, 21, "region_end")                                           \
     X(OPTIMIZER_BEGIN, 22, "optimizer_begin")                                 \
     X(OPTIMIZER_END, 23, "optimizer_end")                                     \
+    X(NODE, 24, "node")                                                       \
     /* what the session says */                                               \
     X(STEP, 32, "step")                                                       \
     X(ROLE, 33, "role")                                                       \
@@ -130,6 +131,9 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  *                  (UINT64_MAX:    forward; 0: not   own name
  *                  none)           a backward node
  * OP_END           0               0                 op: its own name
+ * NODE             autograd        0                 stream: logical thread;
+ *                  sequence number                   op: what made a node and
+ *                                                    touched no memory
  * MODULE_BEGIN     next autograd sequence number of the thread; stream: its
  * MODULE_END       logical number; module: the module itself
  * REGION_*         0               0                 op: the region's name

@@ -2,7 +2,8 @@
  *
  * A node of the autograd graph carries the sequence number and the logical
  * thread of the op that made it.  Three sources answer: the forward op that
- * was logged with that number (it touched memory); else the module of its
+ * was logged with that number (it touched memory, or told of its node at
+ * its end); else the module of its
  * logged neighbours, if both have the same; else the hooked module whose
  * forward spanned the number.  Bounded: old answers make room for new ones,
  * so a node older than the last 131 072 logged ops of its thread may find

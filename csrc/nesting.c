@@ -87,12 +87,13 @@ thread_of(mp_nesting_t *nesting, uint32_t id)
 
 /* ---- ops ---------------------------------------------------------------- */
 
-/* Whether OP runs inside a forward op that has its sequence number: that one
- * counts. */
+/* Whether OP runs inside a forward op, of the outermost DEPTH, that has its
+ * sequence number: that one counts. */
 static bool
-is_inner(const mp_thread_t *thread, const mp_open_op_t *op)
+is_inside(const mp_thread_t *thread, uint32_t depth, const mp_open_op_t *op)
 {
-    for (const mp_open_op_t *outer = op; outer-- > thread->ops;) {
+    for (uint32_t i = depth; i-- > 0;) {
+        const mp_open_op_t *outer = &thread->ops[i];
         if (outer->sequence == op->sequence &&
             outer->logical_thread == op->logical_thread &&
             (outer->flags & MP_FLAG_BACKWARD_OP) == 0) {
@@ -128,11 +129,25 @@ mp_nesting_op_begin(mp_nesting_t *nesting, mp_forward_map_t *forward,
     if (event->flags & MP_FLAG_BACKWARD_OP) {
         mp_forward_map_find(forward, event->size, event->addr, &op->forward);
     }
-    else if (!is_inner(thread, op)) {
+    else if (!is_inside(thread, thread->op_count - 1, op)) {
         mp_forward_t made_by = {event->op, event->module, event->stack};
         mp_forward_map_put_op(forward, event->stream, event->addr, &made_by);
     }
     return MP_OK;
+}
+
+void
+mp_nesting_node_made(mp_nesting_t *nesting, mp_forward_map_t *forward,
+                     const mp_event_t *event)
+{
+    const mp_thread_t *thread = mp_nesting_find(nesting, event->thread);
+    const mp_open_op_t op = {.sequence = event->addr,
+                             .logical_thread = event->stream};
+    if (thread != NULL && is_inside(thread, thread->op_count, &op)) {
+        return;
+    }
+    mp_forward_t made_by = {event->op, event->module, event->stack};
+    mp_forward_map_put_op(forward, event->stream, event->addr, &made_by);
 }
 
 void

@@ -52,6 +52,10 @@ mp_status_t mp_nesting_op_begin(mp_nesting_t *nesting,
                                 mp_forward_map_t *forward,
                                 const mp_event_t *event);
 void mp_nesting_op_end(mp_nesting_t *nesting, const mp_event_t *event);
+/* NODE: of an op that is over; an open one around it with the same number
+ * counts more. */
+void mp_nesting_node_made(mp_nesting_t *nesting, mp_forward_map_t *forward,
+                          const mp_event_t *event);
 mp_status_t mp_nesting_region_begin(mp_nesting_t *nesting,
                                     const mp_event_t *event);
 void mp_nesting_region_end(mp_nesting_t *nesting, const mp_event_t *event);

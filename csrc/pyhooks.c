@@ -38,15 +38,18 @@ type_name(PyObject *object)
     return mp_intern_string(mp_hook_intern(), name, strlen(name));
 }
 
-/* The training code must not notice: tell sys.unraisablehook. */
-static void
+/* The training code must not notice: tell sys.unraisablehook.  Whether the
+ * answer was anything but False. */
+static bool
 call_back(PyObject *callback, PyObject *argument)
 {
     PyObject *result = PyObject_CallOneArg(callback, argument);
     if (result == NULL) {
         PyErr_WriteUnraisable(callback);
     }
+    bool answer = result != NULL && result != Py_False;
     Py_XDECREF(result);
+    return answer;
 }
 
 /* ---- tensors
@@ -276,7 +279,9 @@ module_pre_hook(PyObject *self, PyObject *const *args, size_t flagged_count,
     bool root = !mp_hook_in_module();
     uint32_t name = name_of(module);
     if (name == MP_NO_INDEX && root && state->on_root_module != NULL) {
-        call_back(state->on_root_module, module);
+        if (!call_back(state->on_root_module, module)) {
+            Py_RETURN_NONE; /* nobody will tell of its end */
+        }
         name = name_of(module);
     }
     if (name == MP_NO_INDEX) {
@@ -285,11 +290,29 @@ module_pre_hook(PyObject *self, PyObject *const *args, size_t flagged_count,
     mp_hook_module_begin(name);
     if (root && count > 1) {
         static const char text[] = "argument of a root module";
-        mark_inputs(state, args[1],
-                    mp_intern_string(mp_hook_intern(), text, sizeof(text) - 1),
-                    4);
+        uint32_t owner =
+            mp_intern_string(mp_hook_intern(), text, sizeof(text) - 1);
+        /* The positional ones; and a model's own hook is given the others. */
+        for (Py_ssize_t i = 1; i < count && i <= 2; i++) {
+            mark_inputs(state, args[i], owner, 4);
+        }
     }
     Py_RETURN_NONE;
+}
+
+/* Global while a model may have been made that has no hook: it begins the
+ * first model without a name, as its own hook would have. */
+static PyObject *
+module_watch(PyObject *self, PyObject *const *args, size_t flagged_count,
+             PyObject *names)
+{
+    if (!enough("module_watch", PyVectorcall_NARGS(flagged_count), 1)) {
+        return NULL;
+    }
+    if (mp_hook_in_module() || name_of(args[0]) != MP_NO_INDEX) {
+        Py_RETURN_NONE;
+    }
+    return module_pre_hook(self, args, flagged_count, names);
 }
 
 static PyObject *
@@ -474,13 +497,31 @@ mp_pyhooks_claim_gradient(mp_module_state_t *state, PyObject *parameter,
     claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter), 0);
 }
 
+/* Of a parameter that OPTIMIZER is about to change.  One without a name is of
+ * a model that was made since the last look: Python's side finds it, once for
+ * all of the optimizer's (and names what no model has). */
+static uint32_t
+optimized_name(mp_module_state_t *state, PyObject *optimizer,
+               PyObject *parameter, bool *looked)
+{
+    uint32_t name = name_of(parameter);
+    if (name == MP_NO_INDEX && !*looked && state->on_optimizer_state != NULL) {
+        *looked = true;
+        call_back(state->on_optimizer_state, optimizer);
+        name = name_of(parameter);
+    }
+    return name;
+}
+
 /* The gradients that a step is about to use and that no hook told of: set by
  * the program, by FSDP, or moved into a bucket by DistributedDataParallel. */
 static void
-claim_gradients(mp_module_state_t *state, PyObject *parameters)
+claim_gradients(mp_module_state_t *state, PyObject *optimizer,
+                PyObject *parameters, bool *looked)
 {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); i++) {
         PyObject *parameter = Py_NewRef(PyList_GET_ITEM(parameters, i));
+        uint32_t name = optimized_name(state, optimizer, parameter, looked);
         PyObject *gradient = is_tensor(state, parameter)
                                  ? PyObject_GetAttr(parameter, state->str_grad)
                                  : NULL;
@@ -488,7 +529,7 @@ claim_gradients(mp_module_state_t *state, PyObject *parameters)
             PyErr_Clear(); /* expected: a subclass may not let us */
         }
         else if (gradient != Py_None && !seen_before(parameter, gradient)) {
-            claim(state, gradient, MP_ROLE_GRADIENT, name_of(parameter), 4);
+            claim(state, gradient, MP_ROLE_GRADIENT, name, 4);
         }
         Py_XDECREF(gradient);
         Py_DECREF(parameter);
@@ -498,6 +539,7 @@ claim_gradients(mp_module_state_t *state, PyObject *parameters)
 static void
 claim_gradients_of(mp_module_state_t *state, PyObject *optimizer)
 {
+    bool looked = false;
     PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
     if (groups != NULL && PyList_Check(groups)) {
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups); i++) {
@@ -507,7 +549,7 @@ claim_gradients_of(mp_module_state_t *state, PyObject *optimizer)
                     ? Py_XNewRef(PyDict_GetItemString(group, "params"))
                     : NULL;
             if (parameters != NULL && PyList_Check(parameters)) {
-                claim_gradients(state, parameters);
+                claim_gradients(state, optimizer, parameters, &looked);
             }
             Py_XDECREF(parameters);
         }
@@ -756,6 +798,7 @@ mp_pyhooks_init(mp_module_state_t *state, PyObject *module)
            state->str_is_leaf != NULL &&
            add_module_hook(state, module, "module_pre_hook",
                            module_pre_hook) &&
+           add_module_hook(state, module, "module_watch", module_watch) &&
            add_module_hook(state, module, "module_hook", module_hook);
 }
 

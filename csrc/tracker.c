@@ -443,6 +443,9 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
     case MP_EVENT_OP_END:
         mp_nesting_op_end(&tracker->nesting, event);
         return MP_OK;
+    case MP_EVENT_NODE:
+        mp_nesting_node_made(&tracker->nesting, tracker->forward, event);
+        return MP_OK;
     case MP_EVENT_REGION_BEGIN:
         return mp_nesting_region_begin(&tracker->nesting, event);
     case MP_EVENT_REGION_END:

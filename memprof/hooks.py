@@ -6,7 +6,8 @@ optimizers and on parameters. The last profile to stop takes them all off.
 Only models (root modules) get hooks. Which of their submodules runs is found on
 the Python stack: as soon as any module hook is global, torch runs every module
 a slower way, which alone costs 3 to 5 % of a launch-bound step. Global hooks
-serve while no model is known yet, and where stacks cannot be walked.
+serve while no model is known yet, for the first forward after parameters were
+made, which may be a new model's, and where stacks cannot be walked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from memprof.modules import Names
 from memprof.roles import Marked, Roles
 
 MOST_MET = 16
-"""How many unnamed modules a recording may cause a walk of the heap for."""
+"""How many unnamed modules a recording may cause a walk of the heap for, and how
+many new models may be met by one in their first forward."""
 
 
 class Hooks:
@@ -38,6 +40,9 @@ class Hooks:
         self._with_modules = 0
         self._handles: list[Any] = []
         self._module_handles: list[Any] = []  # global ones
+        self._making_handles: list[Any] = []  # told of each new parameter
+        self._watch_handles: list[Any] = []  # a new model may run any time
+        self._watches = self._watch_age = 0
         self._root_handles: dict[int, tuple[weakref.ref[Any], list[Any]]] = {}
         self._met: set[int] = set()  # strangers that were looked for in vain
         self._dynamo_told = False
@@ -95,6 +100,13 @@ class Hooks:
         self.tell_dynamo()
         if _core.STACKS_UNAVAILABLE is None:
             _core.set_codes(torch.nn.Module._call_impl.__code__, _backwards(torch))
+            making = getattr(
+                torch.nn.modules.module,
+                "register_module_parameter_registration_hook",
+                None,
+            )
+            if making is not None:
+                self._making_handles.append(making(self._parameter_came))
             for root in self.names.roots():
                 self._hang_root(root)
             if self._root_handles:
@@ -118,7 +130,7 @@ class Hooks:
             _remove(self._module_handles)
             return
         try:
-            handles.append(root.register_forward_pre_hook(_core.module_pre_hook))
+            handles.append(_before(root.register_forward_pre_hook))
             handles.append(_after(root.register_forward_hook))
             self._root_handles[id(root)] = weakref.ref(root), handles
         except Exception:  # scripted, or a class that does not let us
@@ -128,7 +140,10 @@ class Hooks:
 
     def _take_off_modules(self) -> None:
         """Modules are looked for no longer; their names may still be."""
+        _remove(self._making_handles)
+        _remove(self._watch_handles)
         _remove(self._module_handles)
+        self._watches = 0
         for _, handles in self._root_handles.values():
             _remove(handles)
         self._root_handles.clear()
@@ -172,7 +187,7 @@ class Hooks:
             return
         self._dynamo_told = True
 
-        def no_pre_hook(module: Any, args: Any) -> None:
+        def no_pre_hook(module: Any, args: Any, kwargs: Any = None) -> None:
             return None
 
         def no_hook(module: Any, args: Any, output: Any = None) -> None:
@@ -181,6 +196,7 @@ class Hooks:
         try:
             for hook, nothing in (
                 (_core.module_pre_hook, no_pre_hook),
+                (_core.module_watch, no_pre_hook),
                 (_core.module_hook, no_hook),
             ):
                 substitute(hook, skip_signature_check=True)(nothing)
@@ -216,6 +232,12 @@ class Hooks:
         Cheap when there are none; a new one costs one walk of what the garbage
         collector knows.
         """
+        if self._watch_handles:
+            # A model may be made in one step and run for the first time in the next.
+            self._watch_age += 1
+            if self._watch_age > 1:
+                with self._lock:
+                    _remove(self._watch_handles)
         unnamed, unhooked = _core.take_strangers()
         if unnamed and unnamed not in self._met and len(self._met) < MOST_MET:
             self._met.add(unnamed)
@@ -247,15 +269,43 @@ class Hooks:
             _core.mark_tensors(marked)
         return adopted
 
-    def _root_module_runs(self, module: Any) -> None:
-        """The core met a module without a name outside of any other."""
+    def _parameter_came(self, module: Any, name: str, parameter: Any) -> None:
+        """A module was given a parameter: a model is made, perhaps.
+
+        It has no hook, so its first forward would be nameless: watch for it.
+        """
+        if self._watch_handles or self._module_handles:
+            return
+        with self._lock:
+            if self._with_modules > 0 and self._watches < MOST_MET:
+                self._watches += 1
+                self._watch_age = 0
+                hang = sys.modules[
+                    "torch.nn.modules.module"
+                ].register_module_forward_pre_hook
+                self._watch_handles.append(hang(_core.module_watch))
+
+    def _root_module_runs(self, module: Any) -> bool:
+        """The core met a module without a name outside of any other.
+
+        Returns:
+            Whether a hook will tell of the end of its forward.
+        """
         import torch
 
         self.tell_dynamo()
         with self._lock:
-            careful.each(self._meet_root, [module])
-            found = careful.gathered(self.roles.of_root, [module])
+            met = [module]
+            if self._watch_handles:
+                # It need not be the only new one, nor all of a model.
+                _remove(self._watch_handles)
+                met = heap.roots(heap.look(torch, tensors=False).modules)
+            careful.each(self._meet_root, met)
+            found = careful.gathered(self.roles.of_root, met)
             self._mark(torch, found, [], False)
+            known = self._root_handles.get(id(module))
+            hooked = known is not None and known[0]() is module and known[1] != []
+            return hooked or bool(self._module_handles)
 
     def _leaf_runs(self, tensor: Any) -> None:
         """A root module was given a leaf: its gradient is one, too."""
@@ -264,10 +314,14 @@ class Hooks:
             self.roles.hook(tensor)
 
     def _optimizer_state_came(self, optimizer: Any) -> None:
-        """A step of OPTIMIZER left allocations behind."""
+        """A step of OPTIMIZER left allocations behind, or meets new parameters."""
         import torch
 
         with self._lock:
+            if self.roles.has_strangers(optimizer):
+                # Of a model that was made meanwhile: its names come first.
+                modules = heap.look(torch, tensors=False).modules
+                careful.each(self._meet_root, heap.roots(modules))
             careful.each(self.roles.add_optimizer, [optimizer])
             found = careful.gathered(self.roles.of_optimizer, [optimizer])
             self._mark(torch, found, [], False)
@@ -311,6 +365,12 @@ def _changed_by_hooks(root: Any) -> bool:
 
 
 _HOOK_TABLES = frozenset(("_forward_hooks", "_forward_pre_hooks"))
+
+
+def _before(register: Any) -> Any:
+    """Register the hook for the begin of a model's forward."""
+    options = cuda.accepted(register, {"with_kwargs": True})
+    return register(_core.module_pre_hook, **options)
 
 
 def _after(register: Any) -> Any:

@@ -88,6 +88,11 @@ class Roles:
         for index, parameter in enumerate(_parameters(optimizer)):
             self._names.add(parameter, f"parameter {index} of {title}")
 
+    def has_strangers(self, optimizer: Any) -> bool:
+        """Whether OPTIMIZER has parameters that nobody has named."""
+        name = self._names.name
+        return any(name(parameter) is None for parameter in _parameters(optimizer))
+
     def optimizers(self) -> list[Any]:
         """Return the optimizers seen that still live."""
         found = [(key, ref()) for key, ref in list(self._optimizers.items())]

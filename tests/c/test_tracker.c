@@ -560,6 +560,40 @@ test_tracker_outermost_and_last_op_of_a_number_made_its_node(void)
     mp_tracker_free(tracker);
 }
 
+/* A view: nothing is born in it, in its backward there may be. */
+static void
+test_tracker_op_that_touched_no_memory_made_a_node(void)
+{
+    mp_tracker_t *tracker = new_tracker(true);
+    mp_event_t event = make(MP_EVENT_NODE, CPU, 77, 0);
+    event.op = 5;
+    event.module = 105;
+    event.stack = 205;
+    event.stream = 1;
+    apply(tracker, event);
+    MP_CHECK_EQ(born(tracker)->op, NONE); /* it is over */
+    node(tracker, 6, 77);
+    const mp_allocation_t *life = born(tracker);
+    MP_CHECK_EQ(life->forward_op, 5);
+    MP_CHECK_EQ(life->forward_module, 105);
+    MP_CHECK_EQ(life->forward_stack, 205);
+    op_end(tracker, 6);
+    op(tracker, 4, 78);
+    event.addr = 78; /* made inside an op that has its number */
+    apply(tracker, event);
+    op_end(tracker, 4);
+    node(tracker, 6, 78);
+    MP_CHECK_EQ(born(tracker)->forward_op, 4);
+    op_end(tracker, 6);
+    op(tracker, 4, 79);
+    event.addr = 80; /* a later one of the same op */
+    apply(tracker, event);
+    op_end(tracker, 4);
+    node(tracker, 6, 80);
+    MP_CHECK_EQ(born(tracker)->forward_op, 5);
+    mp_tracker_free(tracker);
+}
+
 static void
 test_tracker_node_without_an_op_finds_its_module(void)
 {
@@ -1448,6 +1482,7 @@ MP_TEST_SUITE(
     MP_TEST(test_tracker_backward_block_knows_its_forward),
     MP_TEST(test_tracker_gradient_summed_after_its_node_knows_its_forward),
     MP_TEST(test_tracker_outermost_and_last_op_of_a_number_made_its_node),
+    MP_TEST(test_tracker_op_that_touched_no_memory_made_a_node),
     MP_TEST(test_tracker_node_without_an_op_finds_its_module),
     MP_TEST(test_tracker_block_is_in_the_innermost_open_region),
     MP_TEST(test_tracker_threads_without_end_stay_bounded),

@@ -387,3 +387,27 @@ def test_gradient_of_an_input(program: Program) -> None:
     # x.grad is a .grad as a parameter's is; torch's profiler says so, too.
     program.at("backward").holds(parameter=size, input=size, gradient=[size, size])
     assert len([b for b in program.lives(size) if b.forward_op == "aten::mul"]) == 2
+
+
+def test_keyword_arguments_are_inputs(program: Program) -> None:
+    """As models of Hugging Face are called."""
+
+    class ByName(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net(program.device)
+
+        def forward(self, *, x: Any, batch: Any = None) -> Any:
+            return self.net(x) + batch["shift"]
+
+    model = ByName()
+    with program.record():
+        x = torch.randn(BATCH, IN, device=program.device)
+        shift = torch.randn(OUT, device=program.device)
+        loss = model(x=x, batch={"shift": shift}).sum()
+        program.mark("forward")
+        del loss
+    at = program.at("forward")
+    at.block(X, category="input", reason="input", owner="argument of a root module")
+    (found,) = [b for b in at.blocks if b.category == "input" and b.size != X]
+    assert found.size == f32(OUT)
