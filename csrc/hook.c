@@ -47,13 +47,10 @@ place_in_module(mp_context_t *context, mp_event_t *event,
     }
 }
 
+/* Say where the thread's Python is. */
 static void
-write_alloc(mp_context_t *context, mp_event_t *event)
+fill_python(mp_context_t *context, mp_event_t *event)
 {
-    const mp_shim_api_t *shim = mp_hook_shim();
-    if (shim != NULL && shim->grad_mode()) {
-        event->flags |= MP_FLAG_GRAD_MODE;
-    }
     uint32_t look = mp_hook_wanted() & (MP_HOOK_STACKS | MP_HOOK_MODULES);
     if (look != 0 && context->stack_cache != NULL) {
         mp_pystack_t python;
@@ -74,6 +71,16 @@ write_alloc(mp_context_t *context, mp_event_t *event)
             place_in_module(context, event, &python);
         }
     }
+}
+
+static void
+write_alloc(mp_context_t *context, mp_event_t *event)
+{
+    const mp_shim_api_t *shim = mp_hook_shim();
+    if (shim != NULL && shim->grad_mode()) {
+        event->flags |= MP_FLAG_GRAD_MODE;
+    }
+    fill_python(context, event);
     if (event->flags & MP_FLAG_RECOMPUTE) {
         /* A checkpoint's node runs a whole forward: each op of it is one. */
         mp_op_entry_t *inside = mp_op_inside_node(context);
@@ -208,6 +215,41 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
     }
 }
 
+/* The op ENTRY ends, the innermost of this thread.  If it has made an
+ * autograd node and touched no memory, nothing has told of it, and its
+ * backward may need a lot: of a slice, a whole tensor. */
+static void
+tell_of_node(mp_context_t *context, mp_op_entry_t *entry)
+{
+    if (mp_hook_wanted() == 0) {
+        return;
+    }
+    uint64_t next = mp_hook_shim()->sequence_peek();
+    if (MP_LIKELY(next == context->next_sequence)) {
+        return;
+    }
+    if (entry->logged) { /* what is inside of it told before */
+        context->next_sequence = next;
+        return;
+    }
+    mp_ops_describe(context);
+    if (entry == &context->ops[context->outermost]) {
+        context->next_sequence = next;
+    }
+    if (entry->engine || entry->sequence == UINT64_MAX ||
+        entry->sequence >= next) {
+        return;
+    }
+    context->next_sequence = next;
+    mp_event_t event = {.kind = MP_EVENT_NODE, .device = MP_DEVICE_CPU};
+    mp_place_fill(context, &event);
+    fill_python(context, &event);
+    event.addr = entry->sequence;
+    event.stream = entry->thread;
+    event.op = entry->name;
+    (void)mp_hook_append(&event, 1);
+}
+
 void
 mp_hook_op_end(const void *op)
 {
@@ -227,6 +269,9 @@ mp_hook_op_end(const void *op)
                 mp_ops_leave_region(context, i);
             }
             else {
+                if (i + 1 == depth) {
+                    tell_of_node(context, &context->ops[i]);
+                }
                 mp_ops_leave(context, i);
             }
             context->in_hook = false;

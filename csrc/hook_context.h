@@ -43,6 +43,7 @@ typedef struct {
     uint32_t news, generation, strays; /* what it knows of the shared ones */
     uint32_t last_pool;
     int64_t optimizer_net;
+    uint64_t next_sequence; /* the nodes below this one are known */
     mp_pystack_cache_t *stack_cache;
     mp_op_entry_t ops[MP_MAX_OPS];
     uint32_t modules[MP_MAX_MODULES];

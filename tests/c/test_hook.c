@@ -620,6 +620,50 @@ test_hook_free_in_a_backward_node_is_in_backward(void)
     end(&call);
 }
 
+/* Its backward will ask what made the node. */
+static void
+test_hook_view_that_made_a_node_is_told(void)
+{
+    set_up();
+    fake_op_t view = FAKE_OP("aten::view"), inner = FAKE_OP("aten::alias");
+    view.fact.sequence = 40;
+    view.fact.thread = 8;
+    fake_sequence = 40;
+    mp_hook_module_begin(name("layer"));
+    (void)skip_all();
+    begin(&view);
+    fake_sequence = 41; /* torch makes the node, then computes */
+    begin(&inner);
+    end(&inner); /* no number of its own */
+    check_no_more();
+    end(&view);
+    mp_event_t event = next(MP_EVENT_NODE);
+    MP_CHECK_EQ(event.addr, 40);
+    MP_CHECK_EQ(event.stream, 8);
+    MP_CHECK_EQ(event.op, name("aten::view"));
+    MP_CHECK_EQ(event.module, name("layer"));
+    MP_CHECK_EQ(event.phase, MP_PHASE_FORWARD);
+    check_no_more();
+    fake_op_t again = FAKE_OP("aten::view"); /* makes none */
+    again.fact.sequence = 41;
+    begin(&again);
+    end(&again);
+    MP_CHECK_EQ(again.described, 0); /* nothing was asked for it */
+    check_no_more();
+    fake_op_t add = FAKE_OP("aten::add"); /* tells by what it allocates */
+    add.fact.sequence = 41;
+    begin(&add);
+    fake_sequence = 42;
+    alloc(0x1000);
+    (void)next(MP_EVENT_OP_BEGIN);
+    (void)next(MP_EVENT_ALLOC);
+    end(&add);
+    (void)next(MP_EVENT_OP_END);
+    check_no_more();
+    mp_hook_module_end(name("layer"));
+    fake_sequence = 0;
+}
+
 static void
 test_hook_node_inside_a_node(void)
 {
@@ -1242,6 +1286,7 @@ MP_TEST_SUITE(hook, MP_TEST(test_hook_writes_only_what_is_wanted),
               MP_TEST(test_hook_same_pointer_with_another_name),
               MP_TEST(test_hook_backward_node_makes_the_phase),
               MP_TEST(test_hook_free_in_a_backward_node_is_in_backward),
+              MP_TEST(test_hook_view_that_made_a_node_is_told),
               MP_TEST(test_hook_node_inside_a_node),
               MP_TEST(test_hook_op_that_makes_no_node_is_no_forward),
               MP_TEST(test_hook_forward_inside_a_node_counts_its_own_ops),

@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import zoo
 
 import memprof
+from memprof import _core
 from memprof.moment import Moment, _Columns
 
 STEPS = 3  # recorded; the third has momentum and gradients of two before it
@@ -128,9 +130,20 @@ class Strangers:
 
 def blocks(moment: Moment) -> list[Block]:
     """Describe every block that is alive at MOMENT."""
-    recording = moment._recording
-    rows = moment.live()
-    columns = _Columns(recording, moment._index())
+    return _describe(moment._recording, moment._index())
+
+
+def born_in_backward(recording: Any, device: str) -> list[Block]:
+    """Describe every life that began in backward, alive at a peak or not."""
+    lives = recording.allocations("all")
+    mine = lives["device"] == recording.peak(device)._number
+    mine &= lives["phase"] == _core.PHASES.index("backward")
+    return _describe(recording, np.flatnonzero(mine))
+
+
+def _describe(recording: Any, index: Any) -> list[Block]:
+    rows = recording.allocations("all")[index]
+    columns = _Columns(recording, index)
     said: dict[str, list[Any]] = {}
     keys = ("category", "reason", "owner", "module", "op", "line", "phase", "step")
     for key in (*keys, "forward_module"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import zoo
-from shares import Recorded, Shares, Strangers, record
+from shares import Recorded, Shares, Strangers, born_in_backward, record
 
 import memprof
 
@@ -82,6 +82,25 @@ def _places(model: Any, parameter: Any) -> int:
         for module in model.modules()
         for own in module.parameters(recurse=False)
     )
+
+
+def test_all_of_backward_knows_its_forward(name: str, device: str) -> None:
+    """Whatever backward makes, at a peak or not: the forward's line, and its module.
+
+    A GPU's backward runs on a thread without Python: there is no other line.
+    """
+    recorded = record(name, device, "step 0", False)
+    lives = born_in_backward(recorded.recording, device)
+    total = sum(life.size for life in lives)
+    assert total > 1_000_000
+    lacking = [b for b in lives if not (b.has_forward_line and b.has_module)]
+    listing = "\n".join(str(b) for b in sorted(lacking, key=lambda b: -b.size)[:12])
+    assert sum(b.size for b in lacking) <= 0.001 * total, listing
+    # Not just any module: a part of the model but for what its own forward makes.
+    root = type(recorded.training.model).__name__
+    views = [b for b in lives if b.forward_op in ("aten::unbind", "aten::relu_")]
+    assert name.startswith(("faster", "llama")) or views
+    assert all(b.forward_module != root for b in views)
 
 
 def test_model_made_beside_a_known_one(device: str) -> None:
