@@ -99,7 +99,7 @@ typedef struct {
 static bool
 is_workspace(judge_t *judge, const mp_allocation_t *row)
 {
-    if (row->born_event < 0 && row->size >= UINT64_C(8) << 20) {
+    if (row->thread == 0 && row->size >= UINT64_C(8) << 20) {
         return true;
     }
     for (uint32_t i = 0; i < judge->workspace_count; i++) {
@@ -253,7 +253,8 @@ assign(judge_t *judge, mp_allocation_t *row)
     }
     if (!dead && row->device != MP_DEVICE_CPU &&
         is_workspace_size(row->size) &&
-        (older || (follows && is_matrix_op(judge->intern, row->op))) &&
+        (older || ((follows || row->born_event < 0) &&
+                   is_matrix_op(judge->intern, row->op))) &&
         is_workspace(judge, row)) {
         decide(row, MP_CATEGORY_WORKSPACE,
                older ? MP_REASON_WORKSPACE_SIZE : MP_REASON_WORKSPACE);

@@ -30,7 +30,18 @@ runs_backward(const PyThreadState *thread, PyObject *codes)
     return false;
 }
 
-/* Whether THREAD's innermost frame is the standard library's, or it has none.
+/* Whether code of FILE only waits: the standard library's, and that of torch's
+ * own helper threads, which read pipes. */
+static bool
+waits_in(const char *file, const char *library)
+{
+    return (strncmp(file, library, strlen(library)) == 0 &&
+            strstr(file, "-packages/") == NULL) ||
+           strstr(file, "/torch/_inductor/compile_worker/") != NULL ||
+           strstr(file, "/torch/utils/data/_utils/") != NULL;
+}
+
+/* Whether THREAD's innermost frame only waits, or it has none.
  * LIBRARY: the folder of that, with a slash at the end. */
 static bool
 is_idle(const PyThreadState *thread, const char *library)
@@ -41,9 +52,7 @@ is_idle(const PyThreadState *thread, const char *library)
         if (code != NULL) {
             const char *file = PyUnicode_AsUTF8(code->co_filename);
             PyErr_Clear(); /* a name that is no text is no library's */
-            return file != NULL &&
-                   strncmp(file, library, strlen(library)) == 0 &&
-                   strstr(file, "-packages/") == NULL;
+            return file != NULL && waits_in(file, library);
         }
     }
     return true;

@@ -1,9 +1,9 @@
 /* pystack_layout.h - where each Python keeps a thread's frames.
  *
- * For pystack.c, pystack_code.c, gradients.c and variables.c.  One small set of
- * accessors per version; all of them are plain reads.  They take no reference and need no
- * GIL, as long as the thread state is the calling thread's own; another's
- * frames stand still for who holds the GIL.
+ * For pystack.c, pystack_code.c, gradients.c and variables.c.  One small set
+ * of accessors per version; all of them are plain reads.  They take no
+ * reference and need no GIL, as long as the thread state is the calling
+ * thread's own; another's frames stand still for who holds the GIL.
  *
  *   mp_pyframe_first   innermost frame of a thread, or NULL
  *   mp_pyframe_next    its caller, or NULL

@@ -153,7 +153,14 @@ test_category_workspace_is_one_for_each_thread_stream_and_size(void)
     }
     rows[4].thread = rows[5].thread = 2;
     rows[7].stream = 3;
+    rows[0].born_event = -1; /* of a step before the recording */
+    rows[0].size = 32 << 20;
     mp_category_assign(rows, MP_ARRAY_LENGTH(rows), intern);
+    MP_CHECK_EQ(rows[0].category, MP_CATEGORY_WORKSPACE);
+    rows[0].born_event = 5;
+    rows[0].size = 100;
+    mp_category_assign(rows, MP_ARRAY_LENGTH(rows), intern);
+    MP_CHECK_EQ(rows[0].category, MP_CATEGORY_ACTIVATION);
     MP_CHECK_EQ(rows[1].category, MP_CATEGORY_WORKSPACE);
     MP_CHECK_EQ(rows[3].category, MP_CATEGORY_ACTIVATION); /* a second one */
     MP_CHECK_EQ(rows[5].category, MP_CATEGORY_WORKSPACE);
