@@ -48,8 +48,10 @@ scalar_name(const char *scalar, char *name, size_t capacity)
     size_t length = 0;
     for (; scalar[length] != 0 && length + 1 < capacity; length++) {
         char letter = scalar[length];
-        name[length] =
-            letter >= 'A' && letter <= 'Z' ? (char)(letter + 32) : letter;
+        name[length] = letter;
+        if (letter >= 'A' && letter <= 'Z') {
+            name[length] = (char)(letter + ('a' - 'A'));
+        }
     }
     name[length] = 0;
 }
