@@ -20,6 +20,8 @@
  * freed in its step 8  unknown */
 #include "category.h"
 
+#include "mem.h"
+
 #include <string.h>
 
 /* Ops under which torch makes a cuBLAS or cuBLASLt workspace. */
@@ -77,6 +79,7 @@ is_copy_op(const mp_intern_t *intern, const mp_allocation_t *row)
 
 #define MAX_WORKSPACES 64
 #define THREADS 64 /* a power of two */
+#define NOT_ASKED 0xFFu
 
 /* What the rules know beyond the row. */
 typedef struct {
@@ -88,9 +91,9 @@ typedef struct {
     /* Workspaces so far. */
     const mp_allocation_t *workspaces[MAX_WORKSPACES];
     uint32_t workspace_count;
-    /* The last stack that was looked into, and what it said. */
-    uint32_t stack;
-    mp_reason_t stack_reason;
+    /* Of each stack, what it says; NULL: out of memory, ask each time. */
+    uint8_t *said;
+    uint32_t stacks; /* how many: others may come meanwhile */
 } judge_t;
 
 /* Whether ROW is a library's: torch makes one for each handle and stream, and
@@ -131,21 +134,9 @@ follows_in_op(judge_t *judge, const mp_allocation_t *row)
     return follows;
 }
 
-static bool
-contains(const char *text, size_t length, const char *part)
-{
-    size_t wanted = strlen(part);
-    for (size_t i = 0; i + wanted <= length; i++) {
-        if (memcmp(text + i, part, wanted) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What the Python frames above a birth outside of everything say. */
+/* What one frame says of a birth outside of everything. */
 static mp_reason_t
-stack_says(judge_t *judge, uint32_t stack)
+frame_says(const mp_intern_t *intern, uint32_t id)
 {
     static const struct {
         const char *file;
@@ -154,30 +145,47 @@ stack_says(judge_t *judge, uint32_t stack)
         {"torch/nn/parallel/distributed.py", MP_REASON_DDP_BUCKET},
         {"torch/utils/data/", MP_REASON_DATA_LOADER},
     };
-    if (stack == judge->stack) {
-        return judge->stack_reason;
+    mp_frame_t frame;
+    const char *text;
+    size_t length;
+    if (!mp_intern_get_frame(intern, id, &frame) ||
+        !mp_intern_text(intern, frame.file, &text, &length)) {
+        return MP_REASON_NONE;
     }
-    judge->stack = stack;
-    judge->stack_reason = MP_REASON_NONE;
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(files); i++) {
+        if (memmem(text, length, files[i].file, strlen(files[i].file))) {
+            return files[i].reason;
+        }
+    }
+    return MP_REASON_NONE;
+}
+
+/* What the Python frames above such a birth say, the innermost first.  Each
+ * stack is looked into once: many blocks have few stacks, and stacks share
+ * their outer frames. */
+static mp_reason_t
+stack_says(judge_t *judge, uint32_t stack)
+{
+    uint32_t looked = stack;
+    uint32_t known = judge->said == NULL ? 0 : judge->stacks;
+    mp_reason_t reason = MP_REASON_NONE;
     mp_stack_t level;
-    for (; stack != MP_NO_INDEX &&
-           mp_intern_get_stack(judge->intern, stack, &level);
-         stack = level.parent) {
-        mp_frame_t frame;
-        const char *text;
-        size_t length;
-        if (!mp_intern_get_frame(judge->intern, level.frame, &frame) ||
-            !mp_intern_text(judge->intern, frame.file, &text, &length)) {
+    while (reason == MP_REASON_NONE &&
+           mp_intern_get_stack(judge->intern, looked, &level)) {
+        if (looked < known && judge->said[looked] != NOT_ASKED) {
+            reason = (mp_reason_t)judge->said[looked];
             break;
         }
-        for (size_t i = 0; i < MP_ARRAY_LENGTH(files); i++) {
-            if (contains(text, length, files[i].file)) {
-                judge->stack_reason = files[i].reason;
-                return judge->stack_reason;
-            }
-        }
+        reason = frame_says(judge->intern, level.frame);
+        looked = level.parent;
     }
-    return judge->stack_reason;
+    /* So much do all the stacks say that were looked at on the way. */
+    for (; stack != looked && stack < known &&
+           mp_intern_get_stack(judge->intern, stack, &level);
+         stack = level.parent) {
+        judge->said[stack] = (uint8_t)reason;
+    }
+    return reason;
 }
 
 static void
@@ -310,10 +318,16 @@ void
 mp_category_assign(mp_allocation_t *allocations, size_t count,
                    const mp_intern_t *intern)
 {
-    judge_t judge = {.intern = intern, .stack = MP_NO_INDEX};
+    uint32_t stacks = mp_intern_stacks(intern);
+    judge_t judge = {
+        .intern = intern, .said = mp_calloc(stacks, 1), .stacks = stacks};
+    if (judge.said != NULL) {
+        memset(judge.said, NOT_ASKED, stacks);
+    }
     for (size_t i = 0; i < count; i++) {
         assign(&judge, &allocations[i]);
     }
+    mp_free(judge.said);
 }
 
 const char *

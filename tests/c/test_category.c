@@ -1,5 +1,6 @@
 /* test_category.c - each rule, and which comes before which. */
 #include "category.h"
+#include "mem.h"
 #include "mp_test.h"
 
 #include <string.h>
@@ -297,6 +298,28 @@ test_category_outside_of_everything(void)
     MP_CHECK_EQ(rows[1].category, MP_CATEGORY_GRADIENT);
     MP_CHECK_EQ(rows[1].reason, MP_REASON_DDP_BUCKET);
     MP_CHECK_EQ(rows[2].category, MP_CATEGORY_UNKNOWN);
+    /* Stacks that share frames, asked in any order, outer ones by themselves.
+     */
+    mp_stack_t level;
+    MP_CHECK(mp_intern_get_stack(intern, rows[0].stack, &level));
+    uint32_t name = mp_intern_string(intern, "else.py", 7);
+    uint32_t other = mp_intern_stack(intern, level.parent,
+                                     mp_intern_frame(intern, name, name, 3));
+    mp_allocation_t more[5] = {row, row, row, row, row};
+    more[0].stack = rows[0].stack;
+    more[1].stack = level.parent;
+    more[2].stack = other;
+    more[3].stack = rows[2].stack;
+    more[4].stack = rows[0].stack;
+    mp_category_assign(more, 5, intern);
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(more); i++) {
+        MP_CHECK_EQ(more[i].reason,
+                    i == 3 ? MP_REASON_OUTSIDE : MP_REASON_DATA_LOADER);
+    }
+    mp_mem_fail_after(1);
+    mp_category_assign(more, 5, intern); /* no room to remember: the same */
+    mp_mem_fail_after(0);
+    MP_CHECK_EQ(more[4].reason, MP_REASON_DATA_LOADER);
     rows[2].op = mp_intern_string(intern, "aten::to", 8);
     mp_category_assign(rows, 3, intern);
     MP_CHECK_EQ(rows[2].category, MP_CATEGORY_INPUT);
