@@ -85,7 +85,7 @@ PyObject *mp_recording_from_data(mp_module_state_t *state,
                                  mp_recording_data_t *data);
 
 /* heap.c: the objects whose class is exactly one of SET, a set of classes, as
- * a list; about 20 ns for each object that the garbage collector tracks. */
+ * a list; some 100 ns for each object that the garbage collector tracks. */
 PyObject *mp_instances(PyObject *module, PyObject *set);
 
 /* gradients.c: claim_gradient(parameter, library folder). */
@@ -102,8 +102,6 @@ extern PyMethodDef mp_pyhooks_methods[];
 /* MODULE gets the two hooks of torch.nn.Module as attributes. */
 bool mp_pyhooks_init(mp_module_state_t *state, PyObject *module);
 int mp_pyhooks_traverse(mp_module_state_t *state, visitproc visit, void *arg);
-void mp_pyhooks_claim_gradient(mp_module_state_t *state, PyObject *parameter,
-                               PyObject *gradient);
 void mp_pyhooks_clear(mp_module_state_t *state);
 
 #endif
