@@ -125,7 +125,7 @@ def _parameter_names(torch: Any) -> dict[int, str]:
     """Return ``id`` -> qualified name, as ``memprof.modules`` gives them."""
     names: dict[int, str] = {}
     first = True
-    for root in heap.roots(heap.look(torch, tensors=False).modules):
+    for root in heap.models(torch):
         parts = [
             (id(parameter), f"{path}.{name}" if path else name)
             for path, module in heap.submodules(root)

@@ -75,6 +75,11 @@ def _elements(root: Any) -> int:
     return total
 
 
+def models(torch: Any) -> list[Any]:
+    """Return the models that there are now; see ``roots``."""
+    return roots(look(torch, tensors=False).modules)
+
+
 def children(module: Any) -> list[tuple[str, Any]]:
     """Return (name, submodule) pairs; empty for a module that is half made."""
     return tensors(module, "_modules")

@@ -299,7 +299,7 @@ class Hooks:
             if self._watch_handles:
                 # It need not be the only new one, nor all of a model.
                 _remove(self._watch_handles)
-                met = heap.roots(heap.look(torch, tensors=False).modules)
+                met = heap.models(torch)
             careful.each(self._meet_root, met)
             found = careful.gathered(self.roles.of_root, met)
             self._mark(torch, found, [], False)
@@ -320,8 +320,7 @@ class Hooks:
         with self._lock:
             if self.roles.has_strangers(optimizer):
                 # Of a model that was made meanwhile: its names come first.
-                modules = heap.look(torch, tensors=False).modules
-                careful.each(self._meet_root, heap.roots(modules))
+                careful.each(self._meet_root, heap.models(torch))
             careful.each(self.roles.add_optimizer, [optimizer])
             found = careful.gathered(self.roles.of_optimizer, [optimizer])
             self._mark(torch, found, [], False)
