@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from arguments import at_least, chosen_device
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -28,28 +28,6 @@ import memprof
 # before the loop; steps 1 and 2 warm up and 3 to 5 are recorded.  Later steps only
 # train: with repeat=1 there is no second window to take the place of the first.
 WAIT, WARMUP, ACTIVE = 1, 2, 3
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a type of command-line numbers from LEAST on."""
-
-    def number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text} is below {least}")
-        return int(text)
-
-    return number
-
-
-def chosen_device(text: str) -> torch.device:
-    """Read a device from the command line and see whether it is there."""
-    try:
-        device = torch.device(text)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise argparse.ArgumentTypeError(f"{text} cannot be used: {reason}") from error
-    return device
 
 
 class Attention(nn.Module):
