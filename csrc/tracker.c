@@ -141,7 +141,8 @@ life_end(mp_tracker_t *tracker, mp_device_t *device, mp_allocation_t *row,
     row->died_step = tracker->steps.number;
     row->died_phase = event->phase;
     row->died_in_op = in_its_op(row, event);
-    if (event->phase == MP_PHASE_FORWARD && row->phase == MP_PHASE_FORWARD) {
+    if (event->phase == MP_PHASE_FORWARD && row->phase == MP_PHASE_FORWARD &&
+        row->born_event >= 0) { /* an older one's forward is over */
         /* Without hooks on its root, one forward is like another. */
         const mp_thread_t *thread =
             mp_nesting_find(&tracker->nesting, row->thread);

@@ -612,6 +612,55 @@ test_tracker_node_without_an_op_finds_its_module(void)
 }
 
 static void
+root(mp_tracker_t *tracker, uint8_t kind)
+{
+    mp_event_t module = make(kind, CPU, 0, 0);
+    module.stream = 1;
+    module.module = 33;
+    apply(tracker, module);
+}
+
+static void
+birth(mp_tracker_t *tracker, uint8_t kind, uint64_t addr)
+{
+    mp_event_t event = make(kind, CPU, addr, 64);
+    event.phase = MP_PHASE_FORWARD;
+    apply(tracker, event);
+}
+
+static bool
+death_is_in_its_forward(mp_tracker_t *tracker, uint64_t addr, uint32_t row)
+{
+    mp_event_t event = make(MP_EVENT_FREE_COMPLETED, CPU, addr, 0);
+    event.phase = MP_PHASE_FORWARD;
+    apply(tracker, event);
+    size_t count;
+    return mp_tracker_allocations(tracker, &count)[row].flags &
+           MP_FLAG_DIED_IN_FORWARD;
+}
+
+static void
+test_tracker_death_is_in_the_forward_of_birth_or_in_another(void)
+{
+    mp_tracker_t *tracker = new_tracker(true);
+    birth(tracker, MP_EVENT_SEED_BLOCK, 0x1000); /* older than the recording */
+    root(tracker, MP_EVENT_MODULE_BEGIN);
+    birth(tracker, MP_EVENT_ALLOC, 0x2000);
+    birth(tracker, MP_EVENT_ALLOC, 0x3000);
+    birth(tracker, MP_EVENT_ALLOC, 0x4000);
+    MP_CHECK(!death_is_in_its_forward(tracker, 0x1000, 0));
+    MP_CHECK(death_is_in_its_forward(tracker, 0x2000, 1));
+    root(tracker, MP_EVENT_MODULE_END);
+    MP_CHECK(!death_is_in_its_forward(tracker, 0x3000, 2)); /* between two */
+    root(tracker, MP_EVENT_MODULE_BEGIN);
+    MP_CHECK(!death_is_in_its_forward(tracker, 0x4000, 3)); /* a cache */
+    root(tracker, MP_EVENT_MODULE_END);
+    birth(tracker, MP_EVENT_ALLOC, 0x5000); /* its root tells of nothing */
+    MP_CHECK(death_is_in_its_forward(tracker, 0x5000, 4));
+    mp_tracker_free(tracker);
+}
+
+static void
 test_tracker_block_is_in_the_innermost_open_region(void)
 {
     mp_tracker_t *tracker = new_tracker(true);
@@ -1484,6 +1533,7 @@ MP_TEST_SUITE(
     MP_TEST(test_tracker_outermost_and_last_op_of_a_number_made_its_node),
     MP_TEST(test_tracker_op_that_touched_no_memory_made_a_node),
     MP_TEST(test_tracker_node_without_an_op_finds_its_module),
+    MP_TEST(test_tracker_death_is_in_the_forward_of_birth_or_in_another),
     MP_TEST(test_tracker_block_is_in_the_innermost_open_region),
     MP_TEST(test_tracker_threads_without_end_stay_bounded),
     MP_TEST(test_tracker_step_has_a_row_per_device),

@@ -196,10 +196,9 @@ class Naive:
             and life["thread"] == event["thread"]
             and life["op_instance"] == event["op_instance"]
         )
-        if life["phase"] == event["phase"] == FORWARD and life["forward"] in (
-            0,
-            self.root_forward(life["thread"]),
-        ):
+        in_forward = life["phase"] == event["phase"] == FORWARD
+        forwards = (0, self.root_forward(life["thread"]))
+        if in_forward and life["born_event"] >= 0 and life["forward"] in forwards:
             life["flags"] |= DIED_IN_FORWARD
         self.count(life["device"], "requested_bytes", -life["size"])
         self.count(life["device"], "allocated_blocks", -1)
