@@ -104,12 +104,12 @@ mp_claim_gradients_of(mp_module_state_t *state, PyObject *optimizer)
 }
 
 PyObject *
-mp_gradient_hook(PyObject *self, PyObject *parameter)
+mp_gradient_hook(PyObject *core, PyObject *parameter)
 {
     if (mp_hook_wanted() == 0) {
         Py_RETURN_NONE;
     }
-    mp_module_state_t *state = mp_state_of(self);
+    mp_module_state_t *state = mp_state_of(core);
     PyObject *gradient = PyObject_GetAttr(parameter, state->str_grad);
     if (gradient != NULL && gradient != Py_None) {
         claim_gradient(state, parameter, gradient);

@@ -164,7 +164,7 @@ module_hook_reduce(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(protocol))
 }
 
 PyObject *
-mp_take_hook_copies(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+mp_take_hook_copies(PyObject *Py_UNUSED(core), PyObject *Py_UNUSED(ignored))
 {
     unsigned long copies = the_hook_copies;
     the_hook_copies = 0;
