@@ -96,27 +96,52 @@ typedef struct {
     uint32_t stacks; /* how many: others may come meanwhile */
 } judge_t;
 
-/* Whether ROW is a library's: torch makes one for each handle and stream, and
- * handles belong to threads.  Whose an older one was is not known; large
- * ones of exactly that size are hardly anything else. */
 static bool
-is_workspace(judge_t *judge, const mp_allocation_t *row)
+is_older(const mp_allocation_t *row)
 {
-    if (row->thread == 0 && row->size >= UINT64_C(8) << 20) {
-        return true;
-    }
-    for (uint32_t i = 0; i < judge->workspace_count; i++) {
-        const mp_allocation_t *other = judge->workspaces[i];
-        if (other->device == row->device && other->thread == row->thread &&
-            other->stream == row->stream && other->size == row->size) {
-            return false;
-        }
-    }
+    return row->born_event < 0 && row->thread == 0;
+}
+
+static bool
+note_workspace(judge_t *judge, const mp_allocation_t *row)
+{
     if (judge->workspace_count == MAX_WORKSPACES) {
         return false;
     }
     judge->workspaces[judge->workspace_count++] = row;
     return true;
+}
+
+/* Whether a block older than the recording is a workspace by its size alone:
+ * hardly anything else is that large and of exactly that size. */
+static bool
+is_large_workspace(const mp_allocation_t *row)
+{
+    return is_older(row) && row->died_event < 0 && row->role == MP_ROLE_NONE &&
+           row->device != MP_DEVICE_CPU && row->size >= UINT64_C(8) << 20 &&
+           is_workspace_size(row->size);
+}
+
+/* Whether ROW is a library's: torch makes one for each handle and stream, and
+ * handles belong to threads.  Whose an older one was is not known: of each
+ * small size there may be as many on a stream as there are of the large,
+ * which are of as many handles. */
+static bool
+is_workspace(judge_t *judge, const mp_allocation_t *row)
+{
+    if (is_large_workspace(row)) {
+        return true; /* noted */
+    }
+    uint32_t same = 0, large = 0;
+    for (uint32_t i = 0; i < judge->workspace_count; i++) {
+        const mp_allocation_t *other = judge->workspaces[i];
+        if (other->device == row->device && other->thread == row->thread &&
+            other->stream == row->stream) {
+            same += other->size == row->size;
+            large += is_large_workspace(other);
+        }
+    }
+    return (same == 0 || same < large) && note_workspace(judge, row);
 }
 
 /* Notes the op that made ROW; whether it made another block before. */
@@ -254,7 +279,7 @@ static void
 assign(judge_t *judge, mp_allocation_t *row)
 {
     bool dead = row->died_event >= 0;
-    bool older = row->born_event < 0 && row->thread == 0;
+    bool older = is_older(row);
     bool follows = follows_in_op(judge, row);
     if (by_role(row)) {
         return;
@@ -323,6 +348,11 @@ mp_category_assign(mp_allocation_t *allocations, size_t count,
         .intern = intern, .said = mp_calloc(stacks, 1), .stacks = stacks};
     if (judge.said != NULL) {
         memset(judge.said, NOT_ASKED, stacks);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (is_large_workspace(&allocations[i])) {
+            note_workspace(&judge, &allocations[i]);
+        }
     }
     for (size_t i = 0; i < count; i++) {
         assign(&judge, &allocations[i]);

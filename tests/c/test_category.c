@@ -170,6 +170,34 @@ test_category_workspace_is_one_for_each_thread_stream_and_size(void)
 }
 
 static void
+test_category_older_small_workspaces_are_as_many_as_the_large(void)
+{
+    mp_intern_t *intern = new_intern();
+    mp_allocation_t rows[7];
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(rows); i++) {
+        rows[i] = born_in(MP_PHASE_FORWARD, 0);
+        rows[i].born_event = -1;
+        rows[i].thread = 0;
+        rows[i].size = i < 4 ? 1 << 20 : 32 << 20;
+    }
+    rows[3].stream = rows[6].stream = 3;
+    mp_category_assign(rows, MP_ARRAY_LENGTH(rows), intern);
+    MP_CHECK_EQ(rows[0].category, MP_CATEGORY_WORKSPACE);
+    MP_CHECK_EQ(rows[1].category, MP_CATEGORY_WORKSPACE);
+    MP_CHECK_EQ(rows[2].category, MP_CATEGORY_UNKNOWN); /* a third of two */
+    MP_CHECK_EQ(rows[3].category, MP_CATEGORY_WORKSPACE);
+    for (size_t i = 4; i < MP_ARRAY_LENGTH(rows); i++) {
+        MP_CHECK_EQ(rows[i].category, MP_CATEGORY_WORKSPACE);
+    }
+    /* What has a role is no handle's. */
+    rows[5].role = MP_ROLE_PARAMETER;
+    mp_category_assign(rows, MP_ARRAY_LENGTH(rows), intern);
+    MP_CHECK_EQ(rows[0].category, MP_CATEGORY_WORKSPACE);
+    MP_CHECK_EQ(rows[1].category, MP_CATEGORY_UNKNOWN);
+    mp_intern_free(intern);
+}
+
+static void
 test_category_dead_inside_its_op_is_temporary(void)
 {
     for (uint8_t phase = 0; phase <= MP_PHASE_OPTIMIZER; phase++) {
@@ -359,6 +387,7 @@ MP_TEST_SUITE(
     category, MP_TEST(test_category_role_comes_first),
     MP_TEST(test_category_workspace_is_scratch_that_stays),
     MP_TEST(test_category_workspace_is_one_for_each_thread_stream_and_size),
+    MP_TEST(test_category_older_small_workspaces_are_as_many_as_the_large),
     MP_TEST(test_category_argument_that_is_part_of_a_graph_is_no_input),
     MP_TEST(test_category_dead_inside_its_op_is_temporary),
     MP_TEST(test_category_optimizer_scratch_is_temporary),

@@ -63,13 +63,17 @@ def hooks_of(thing: Any, name: str) -> dict[str, int]:
 def all_hooks(training: Any) -> dict[str, int]:
     """Return all tables of hooks of a model, its tensors, its optimizer and torch."""
     found: dict[str, int] = {}
+    # An empty table of a tensor is one, too; but beside other threads it may not
+    # be taken away.
+    alone = len(sys._current_frames()) == 1
     for name, module in training.model.named_modules():
         found |= hooks_of(module, name)
     model = training.model
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         for key in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            if getattr(tensor, key, None) is not None:  # an empty one is one, too
-                found[f"{name}.{key}"] = len(getattr(tensor, key))
+            table = getattr(tensor, key, None)
+            if table or (alone and table is not None):
+                found[f"{name}.{key}"] = len(table)
     found |= hooks_of(training.optimizer, "optimizer")
     torch_modules: tuple[ModuleType, ...] = (
         torch.nn.modules.module,

@@ -68,9 +68,10 @@ def train(name: str, device: str, followed: bool) -> dict[str, Any]:
     profile: Any = contextlib.nullcontext()
     if followed:
         profile = memprof.profile(
-            activities=list(memprof.ProfilerActivity)
-            if device == "cuda"
-            else [memprof.ProfilerActivity.CPU],
+            activities=[
+                getattr(memprof.ProfilerActivity, kind)
+                for kind in ("CPU", "CUDA")[: 1 + (device == "cuda")]
+            ],
             record_shapes=True,
             with_stack=True,
             with_modules=True,
