@@ -459,6 +459,20 @@ mp_session_window_begin(mp_session_t *session, const char *path,
 }
 
 mp_status_t
+mp_session_window_describe(mp_session_t *session, const char *info,
+                           size_t info_length)
+{
+    mp_drain_lock();
+    mp_status_t status = session->recording ? MP_OK : MP_ERR_STATE;
+    if (status == MP_OK) {
+        mp_window_describe(&session->window, info, info_length);
+        note_stream_errno(session);
+    }
+    mp_drain_unlock();
+    return status;
+}
+
+mp_status_t
 mp_session_window_end(mp_session_t *session, mp_window_t *out)
 {
     mp_drain_lock();

@@ -57,6 +57,11 @@ mp_status_t mp_session_step(mp_session_t *session, int32_t number);
 mp_status_t mp_session_window_begin(mp_session_t *session, const char *path,
                                     int *saved_errno);
 
+/* What the open window's file says of the run should it never be closed:
+ * UTF-8 JSON.  MP_ERR_STATE: no window is open. */
+mp_status_t mp_session_window_describe(mp_session_t *session, const char *info,
+                                       size_t info_length);
+
 /* Give the window away; the caller owns all of it. */
 mp_status_t mp_session_window_end(mp_session_t *session, mp_window_t *out);
 /* A copy of the open window so far (without a writer). */

@@ -164,6 +164,26 @@ session_window_begin(PyObject *self, PyObject *path)
 }
 
 static PyObject *
+session_window_describe(PyObject *self, PyObject *info)
+{
+    mp_session_t *session = session_of(self);
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(info, &length);
+    if (text == NULL) {
+        return NULL;
+    }
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_session_window_describe(session, text, (size_t)length);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state_of(self), status,
+                        "describing a recording window", 0, NULL);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 session_window_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     mp_session_t *session = session_of(self);
@@ -342,6 +362,7 @@ static PyMethodDef session_methods[] = {
     {"seed", session_seed, METH_O, NULL},
     {"step", session_step, METH_O, NULL},
     {"window_begin", session_window_begin, METH_O, NULL},
+    {"window_describe", session_window_describe, METH_O, NULL},
     {"window_end", session_window_end, METH_NOARGS, NULL},
     {"snapshot", session_snapshot, METH_NOARGS, NULL},
     {"stop", session_stop, METH_NOARGS, NULL},

@@ -181,6 +181,10 @@ class Session:
         """From here on events are kept; with ``path`` they are streamed to
         that file too (``OSError`` if it cannot be created)."""
 
+    def window_describe(self, info: str) -> None:
+        """What the open window's file says of the run should it never be
+        closed; JSON.  ``Error`` if no window is open."""
+
     def window_end(self) -> Recording:
         """The recording of the window.  A streamed file is left open until
         ``Recording.close_stream`` (set ``info`` first)."""

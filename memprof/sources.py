@@ -259,6 +259,10 @@ class Live:
         self._session.window_begin(path)
         self._look_again()
 
+    def window_describe(self, info: str) -> None:
+        """See ``Follower``."""
+        self._session.window_describe(info)
+
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
