@@ -25,6 +25,7 @@ typedef struct {
     bool shapes;  /* of the tensors that ops return; with ops 2 */
     bool cpu;
     bool cuda;
+    bool totals; /* what process and devices hold is measured meanwhile */
     size_t event_budget_bytes;      /* of a window */
     size_t allocation_budget_bytes; /* of its lives */
 } mp_session_options_t;

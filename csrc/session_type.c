@@ -41,14 +41,16 @@ session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                             "shapes",
                             "cpu",
                             "cuda",
+                            "totals",
                             "event_budget_bytes",
                             "allocation_budget_bytes",
                             NULL};
-    int ops, stacks, modules, shapes, cpu, cuda;
+    int ops, stacks, modules, shapes, cpu, cuda, totals;
     Py_ssize_t event_budget, allocation_budget;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$ipppppnn:Session", names, &ops, &stacks, &modules,
-            &shapes, &cpu, &cuda, &event_budget, &allocation_budget)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$ippppppnn:Session", names,
+                                     &ops, &stacks, &modules, &shapes, &cpu,
+                                     &cuda, &totals, &event_budget,
+                                     &allocation_budget)) {
         return NULL;
     }
     if (ops < 0 || ops > 2 || event_budget < 0 || allocation_budget < 0) {
@@ -63,6 +65,7 @@ session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         .shapes = shapes != 0,
         .cpu = cpu != 0,
         .cuda = cuda != 0,
+        .totals = totals != 0,
         .event_budget_bytes = (size_t)event_budget,
         .allocation_budget_bytes = (size_t)allocation_budget,
     };
