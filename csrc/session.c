@@ -313,6 +313,24 @@ mp_session_id(const mp_session_t *session)
     return session->id;
 }
 
+bool
+mp_session_totals(const mp_session_t *session)
+{
+    return session->options.totals;
+}
+
+mp_status_t
+mp_session_set_totals(mp_session_t *session, bool wanted)
+{
+    mp_drain_lock();
+    bool running = session->running;
+    if (!running) {
+        session->options.totals = wanted;
+    }
+    mp_drain_unlock();
+    return running ? MP_ERR_STATE : MP_OK;
+}
+
 static bool
 apply_to_follower(void *context, const mp_event_t *event)
 {

@@ -37,6 +37,10 @@ void mp_session_free(mp_session_t *session);
 
 uint64_t mp_session_id(const mp_session_t *session);
 
+bool mp_session_totals(const mp_session_t *session);
+/* In place of the option.  MP_ERR_STATE: it runs. */
+mp_status_t mp_session_set_totals(mp_session_t *session, bool wanted);
+
 /* Switch the hooks on.  A session that was stopped begins anew.  SEEDING: hold
  * events back until mp_session_seed. If another session runs (and is not
  * seeding), its state is taken over and *TOOK_OVER is set; then SEEDING is
