@@ -11,8 +11,7 @@
 #include <time.h>
 
 #define SECOND_NS INT64_C(1000000000)
-#define CLOCK_NS (SECOND_NS / 2) /* a sample is never older, if CUDA is used  \
-                                  */
+#define CLOCK_NS (SECOND_NS / 2) /* where CUDA is used none is older */
 #define PEAK_NS (SECOND_NS / 20) /* torch grows by many segments in a row */
 #define SHARE 10                 /* of its time that a sample may take: 1/10 */
 #define MOST_GAP_NS (SECOND_NS / 10)

@@ -37,6 +37,9 @@ SHOWN_STEPS = 1000
 TOTALS = "process totals"
 """The source of ``Recording.totals``."""
 
+TOTALS_OFF = "MEMPROF_TOTALS"
+"""Environment: ``0`` leaves that source out."""
+
 STEP = struct.Struct("<ihHqqqqqqqqq")
 """One ``mp_step_stats_t`` of ``csrc/counters.h``."""
 
@@ -201,7 +204,7 @@ class Live:
         torch = self._torch
         why = cuda.why_not(torch)
         # Also of other libraries, and where torch's allocator cannot be followed.
-        self._session.totals = why is None
+        self._session.totals = why is None and os.environ.get(TOTALS_OFF) != "0"
         if why is None:
             if not cuda.is_up(torch):
                 cuda.when_up(torch, _attach_late)
@@ -297,7 +300,6 @@ class Live:
             "models": the_hooks().names.titles(),
         }
 
-
     def _totals(self) -> dict[str, Any]:
         """Return the fact of what process and devices hold."""
         if not self._options.cuda:
@@ -305,6 +307,8 @@ class Live:
         why = cuda.why_not(self._torch)
         if why is not None:
             return source(why)
+        if os.environ.get(TOTALS_OFF) == "0":
+            return source(f"{TOTALS_OFF}=0")
         from memprof.totals import fact
 
         return fact("cuda")

@@ -516,6 +516,17 @@ def test_totals_are_measured_where_torch_sees_a_gpu(gpu):
     assert fact["why"] == "torch sees no CUDA device"
 
 
+def test_totals_can_be_left_out(gpu, monkeypatch):
+    monkeypatch.setenv("MEMPROF_TOTALS", "0")
+    with gpu.profile() as prof:
+        assert gpu.core.sessions[-1].totals is False
+    assert prof.info["sources"]["process totals"] == {
+        "live": False,
+        "why": "MEMPROF_TOTALS=0",
+    }
+    assert order(gpu, "device_total") == []
+
+
 def test_cuda_that_comes_after_the_end_is_left_alone(gpu):
     gpu.torch.cuda.up = False
     for _ in range(3):

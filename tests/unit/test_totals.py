@@ -138,7 +138,9 @@ def test_rows_of_a_recording() -> None:
     assert recording.totals().tobytes() == found.tobytes()
     with pytest.raises(ValueError, match="read-only"):
         found["event"] = 3
-    with pytest.raises(ValueError, match="was not recorded; devices here: 'cpu', 'cuda:0'"):
+    with pytest.raises(
+        ValueError, match="was not recorded; devices here: 'cpu', 'cuda:0'"
+    ):
         recording.totals("cuda:3")
 
 
