@@ -58,6 +58,12 @@ mp_gpu_driver_after_fork(void)
     driver.forked = driver.forked || driver.up;
 }
 
+bool
+mp_gpu_driver_is_forked(void)
+{
+    return driver.forked;
+}
+
 static void *
 symbol(void *library, const char *name)
 {

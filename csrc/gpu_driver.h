@@ -31,6 +31,7 @@ bool mp_gpu_driver_pool(int device, uint64_t *reserved_bytes,
 
 /* After fork, in the child: the parent's driver is of no use. */
 void mp_gpu_driver_after_fork(void);
+bool mp_gpu_driver_is_forked(void); /* and it had one: no devices here */
 
 /* Tests only: where symbols come from, instead of a library. */
 void mp_gpu_driver_use(void *(*lookup)(const char *name));

@@ -237,8 +237,10 @@ mp_measure_device(int16_t device, mp_total_t *out)
             measure_gpu(out, mp_gpu_driver_in_use(device));
         }
         else {
-            out->why = (uint8_t)(count == 0 ? MP_TOTAL_WHY_NO_CUDA
-                                            : MP_TOTAL_WHY_NO_DEVICE);
+            out->why =
+                (uint8_t)(mp_gpu_driver_is_forked() ? MP_TOTAL_WHY_FORKED
+                          : count == 0              ? MP_TOTAL_WHY_NO_CUDA
+                                                    : MP_TOTAL_WHY_NO_DEVICE);
             out->device_why = out->why;
         }
     }

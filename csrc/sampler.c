@@ -14,7 +14,8 @@
 #define CLOCK_NS (SECOND_NS / 2) /* where CUDA is used none is older */
 #define PEAK_NS (SECOND_NS / 20) /* torch grows by many segments in a row */
 #define SHARE 10                 /* of its time that a sample may take: 1/10 */
-#define MOST_GAP_NS (SECOND_NS / 10)
+#define LEAST_GAP_NS (SECOND_NS / 100)
+#define MOST_GAP_NS CLOCK_NS
 #define MOST_WAIT_NS (SECOND_NS / 2)
 #define MOST_ROWS (MP_MEASURE_DEVICES + 1)
 
@@ -80,6 +81,7 @@ static int64_t
 gap(unsigned causes, int64_t cost_ns)
 {
     int64_t share = cost_ns * (SHARE - 1);
+    share = share > LEAST_GAP_NS ? share : LEAST_GAP_NS;
     share = share < MOST_GAP_NS ? share : MOST_GAP_NS;
     if ((causes & 1u << MP_TOTAL_CAUSE_WINDOW) != 0) {
         return 0; /* somebody waits */

@@ -6,8 +6,9 @@
  * it writes nothing and opens nothing.
  *
  * Never measures on another thread: a step, a hook and the drain thread only
- * ask.  What is asked for while one sample is taken is one more sample; the
- * thread takes a tenth of its time at most, but for mp_sampler_wait. */
+ * ask.  What is asked for while one sample is taken is one more sample; there
+ * are 100 a second at most (20 for peaks), and a driver that is slow is asked
+ * less often, but for mp_sampler_wait. */
 #ifndef MP_SAMPLER_H
 #define MP_SAMPLER_H
 

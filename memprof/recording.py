@@ -63,7 +63,11 @@ __all__ = [
     "ROLES",
     "STEPS_DTYPE",
     "STEP_DTYPE",
+    "TOTAL_CAUSES",
     "TOTAL_DTYPE",
+    "TOTAL_MEMORIES",
+    "TOTAL_METHODS",
+    "TOTAL_WHYS",
     "Frame",
     "Ints",
     "Recording",
@@ -79,6 +83,10 @@ PHASES = _core.PHASES
 CATEGORIES = _core.CATEGORIES
 REASONS = _core.REASONS
 ROLES = _core.ROLES
+TOTAL_METHODS = _core.TOTAL_METHODS
+TOTAL_WHYS = _core.TOTAL_WHYS
+TOTAL_CAUSES = _core.TOTAL_CAUSES
+TOTAL_MEMORIES = _core.TOTAL_MEMORIES
 
 
 class Recording(Texts):
@@ -273,7 +281,7 @@ class Recording(Texts):
         see ``memprof.totals``. Of the CPU: what the operating system says.
 
         ``method`` and ``device_method`` say how a number was had, ``why`` why not: -1
-        is not measured. No rows: nothing was; ``info["sources"]`` says why.
+        is not measured. They index ``TOTAL_METHODS`` and ``TOTAL_WHYS``. No rows: nothing was; ``info["sources"]`` says why.
 
         Args:
             device: whose; ``"all"``: every device's. Devices that torch did not use,

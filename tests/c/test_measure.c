@@ -411,7 +411,7 @@ is_dead(void)
     mp_total_t row;
     uint64_t calls = fake_driver.process_calls, inits = fake_driver.inits;
     mp_measure_device(0, &row);
-    return row.process_bytes == -1 && row.why == MP_TOTAL_WHY_NO_CUDA &&
+    return row.process_bytes == -1 && row.why == MP_TOTAL_WHY_FORKED &&
            fake_driver.process_calls == calls && fake_driver.inits == inits;
 }
 
