@@ -40,7 +40,12 @@
     /* the state at the start of a recording */                               \
     X(SEED_SEGMENT, 48, "seed_segment")                                       \
     X(SEED_BLOCK, 49, "seed_block")                                           \
-    X(SEED_ORIGIN, 50, "seed_origin")
+    X(SEED_ORIGIN, 50, "seed_origin")                                         \
+    /* 64-79: what the driver was asked for */                                \
+    /* what the driver says that process and device hold: total.h */          \
+    X(TOTAL_PROCESS, 80, "total_process")                                     \
+    X(TOTAL_DEVICE, 81, "total_device")                                       \
+    X(TOTAL_POOL, 82, "total_pool")
 
 typedef enum {
 #define X(name, number, text) MP_EVENT_##name = (number),
@@ -151,14 +156,22 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  * SEED_ORIGIN      block           0                 forward op, module and
  *                                                    stack of a backward
  *                                                    block, before its
- *                                                    SEED_BLOCK's ROLE */
+ *                                                    SEED_BLOCK's ROLE
+ * TOTAL_PROCESS    what it took    bytes that the    pool: method; flags:
+ *                  to measure, ns  process holds     cause, 256 x why not
+ * TOTAL_DEVICE     bytes it has    bytes in use      stream: bytes reserved;
+ *                                                    pool: method; flags:
+ *                                                    memory, 256 x why not
+ * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
+ * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
+ * op_instance: equal for what was measured in one go. */
 
 /* Whether a kind is a fact about blocks or segments of a device. */
 static inline bool
 mp_event_is_memory(uint8_t kind)
 {
     return (kind >= MP_EVENT_ALLOC && kind <= MP_EVENT_OTHER) ||
-           kind >= MP_EVENT_SEED_SEGMENT;
+           (kind >= MP_EVENT_SEED_SEGMENT && kind <= MP_EVENT_SEED_ORIGIN);
 }
 
 #endif

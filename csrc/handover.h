@@ -17,13 +17,15 @@ typedef struct {
     const mp_allocation_t *rows;
     size_t row_count;
     const struct mp_nesting *nesting;
+    const struct mp_totals *totals;
     uint64_t session_id;
     int32_t step;
-    int64_t time_ns; /* that all events get */
+    int64_t time_ns; /* that all events get but those of totals */
 } mp_handover_t;
 
 /* Segments, live blocks each with its origin and role, open regions and ops,
- * the step.  MP_ERR_FULL: EMIT stopped it. */
+ * the step, the last totals of each device with the time at which they were
+ * measured.  MP_ERR_FULL: EMIT stopped it. */
 mp_status_t mp_handover_write(const mp_handover_t *state, mp_emit_t emit,
                               void *context);
 

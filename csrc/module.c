@@ -9,6 +9,7 @@
 #include "pystack.h"
 #include "shim_loader.h"
 #include "state.h"
+#include "total.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -396,6 +397,10 @@ add_tables(PyObject *module)
     ADD_TABLE(module, "CATEGORIES", true MP_CATEGORY_LIST(X), true);
     ADD_TABLE(module, "REASONS", true MP_REASON_LIST(X), true);
     ADD_TABLE(module, "OP_KINDS", true MP_OP_KIND_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_METHODS", true MP_TOTAL_METHOD_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_WHYS", true MP_TOTAL_WHY_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_CAUSES", true MP_TOTAL_CAUSE_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_MEMORIES", true MP_TOTAL_MEMORY_LIST(X), true);
     return 0;
 }
 #undef X
@@ -453,6 +458,7 @@ core_exec(PyObject *module)
         PyModule_AddType(module, state->recording_type) != 0 ||
         PyModule_AddFunctions(module, mp_pyhooks_methods) != 0 ||
         PyModule_AddFunctions(module, mp_made_events_methods) != 0 ||
+        PyModule_AddFunctions(module, mp_device_total_methods) != 0 ||
         add_tables(module) != 0) {
         return -1;
     }

@@ -351,7 +351,38 @@ session_get_id(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLongLong(mp_session_id(session_of(self)));
 }
 
+static PyObject *
+session_get_totals(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(mp_session_totals(session_of(self)));
+}
+
+static int
+session_set_totals(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    int wanted = value == NULL ? -1 : PyObject_IsTrue(value);
+    if (wanted < 0) {
+        if (value == NULL) {
+            PyErr_SetString(PyExc_AttributeError, "totals cannot be deleted");
+        }
+        return -1;
+    }
+    mp_session_t *session = session_of(self);
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_session_set_totals(session, wanted != 0);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        (void)mp_raise(state_of(self), status, "choosing totals", 0, NULL);
+        return -1;
+    }
+    return 0;
+}
+
 static PyGetSetDef session_getset[] = {
+    {"totals", session_get_totals, session_set_totals,
+     "whether what process and devices hold is measured from start to stop",
+     NULL},
     {"id", session_get_id, NULL, "number of the session in this process",
      NULL},
     {0},

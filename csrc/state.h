@@ -97,6 +97,9 @@ extern PyMethodDef mp_made_events_methods[];
 /* holders.c: see _core.pyi. */
 PyObject *mp_holders(PyObject *module, PyObject *args);
 
+/* device_total.c: device_total, request_totals. */
+extern PyMethodDef mp_device_total_methods[];
+
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
 /* MODULE gets the two hooks of torch.nn.Module as attributes. */

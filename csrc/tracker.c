@@ -5,6 +5,7 @@
  *                tracker > nesting > thread > (open ops, open regions)
  *                tracker > forward map (what made a backward node)
  *                tracker > steps
+ *                tracker > totals (the last sample of each device)
  * Knows nothing of hooks, files, categories or Python. */
 #include "tracker.h"
 
@@ -14,6 +15,7 @@
 #include "nesting.h"
 #include "segments.h"
 #include "steps.h"
+#include "totals.h"
 
 #define DEFAULT_ALLOCATION_BUDGET ((size_t)1 << 31)
 
@@ -31,6 +33,7 @@ struct mp_tracker {
     mp_nesting_t nesting;
     mp_forward_map_t *forward;
     mp_steps_t steps;
+    mp_totals_t totals;
     mp_defects_t defects;
 };
 
@@ -74,6 +77,7 @@ mp_tracker_free(mp_tracker_t *tracker)
     mp_nesting_clear(&tracker->nesting);
     mp_forward_map_free(tracker->forward);
     mp_steps_clear(&tracker->steps);
+    mp_totals_clear(&tracker->totals);
     mp_unreserve(tracker->rows, tracker->row_bytes);
     mp_free(tracker);
 }
@@ -494,6 +498,10 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
                                 tracker->events, event->time_ns);
         }
         return MP_OK;
+    case MP_EVENT_TOTAL_PROCESS:
+    case MP_EVENT_TOTAL_DEVICE:
+    case MP_EVENT_TOTAL_POOL:
+        return mp_totals_apply(&tracker->totals, event);
     default: /* nothing that changes what is alive */
         return MP_OK;
     }
@@ -579,6 +587,7 @@ mp_tracker_bytes(const mp_tracker_t *tracker)
 {
     return tracker->row_count * sizeof(mp_allocation_t) +
            tracker->steps.count * sizeof(mp_step_stats_t) +
+           mp_totals_bytes(&tracker->totals) +
            mp_forward_map_bytes(tracker->forward);
 }
 
@@ -591,6 +600,7 @@ mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
         .rows = tracker->rows,
         .row_count = tracker->row_count,
         .nesting = &tracker->nesting,
+        .totals = &tracker->totals,
         .session_id = tracker->session_id,
         .step = tracker->steps.number,
         .time_ns = tracker->last_ns,

@@ -215,7 +215,7 @@ class History:
     def facts(self) -> dict[str, Any]:
         """See ``Follower``."""
         gone = f"recorded from torch's memory history: {self._reason}"
-        names = ("cpu allocator", "ops", "modules", "roles")
+        names = ("cpu allocator", "ops", "modules", "roles", "process totals")
         sources = {name: source(gone) for name in names}
         sources["cuda allocator"] = source()
         sources["stacks"] = source(

@@ -34,6 +34,12 @@ COUNTED = (
 SHOWN_STEPS = 1000
 """How many steps outside windows the info keeps; the last ones."""
 
+TOTALS = "process totals"
+"""The source of ``Recording.totals``."""
+
+TOTALS_OFF = "MEMPROF_TOTALS"
+"""Environment: ``0`` leaves that source out."""
+
 STEP = struct.Struct("<ihHqqqqqqqqq")
 """One ``mp_step_stats_t`` of ``csrc/counters.h``."""
 
@@ -197,6 +203,8 @@ class Live:
         """Attach to CUDA's allocator now or when it comes; whether it is up."""
         torch = self._torch
         why = cuda.why_not(torch)
+        # Also of other libraries, and where torch's allocator cannot be followed.
+        self._session.totals = why is None and os.environ.get(TOTALS_OFF) != "0"
         if why is None:
             if not cuda.is_up(torch):
                 cuda.when_up(torch, _attach_late)
@@ -211,6 +219,7 @@ class Live:
         if self._waiting:
             self._waiting = False
             self._sources["cuda allocator"] = source(attach(self._torch))
+            _core.request_totals()
 
     def _seed(self) -> None:
         """Tell the session what CUDA's allocator holds; events wait for it."""
@@ -284,8 +293,9 @@ class Live:
     def facts(self) -> dict[str, Any]:
         """See ``Follower``."""
         status = self._session.status()
+        sources = {name: dict(fact) for name, fact in self._sources.items()}
         return {
-            "sources": {name: dict(fact) for name, fact in self._sources.items()},
+            "sources": {**sources, TOTALS: self._totals()},
             "shim": _core.shim_info(),
             "seeded": dict(self._seeded),
             "own_tensors": dict(the_hooks().names.own),
@@ -293,6 +303,19 @@ class Live:
             "followed_steps": followed_steps(self._session.followed_steps()),
             "models": the_hooks().names.titles(),
         }
+
+    def _totals(self) -> dict[str, Any]:
+        """Return the fact of what process and devices hold."""
+        if not self._options.cuda:
+            return source("not in activities")
+        why = cuda.why_not(self._torch)
+        if why is not None:
+            return source(why)
+        if os.environ.get(TOTALS_OFF) == "0":
+            return source(f"{TOTALS_OFF}=0")
+        from memprof.totals import fact
+
+        return fact("cuda")
 
 
 def attach(torch: Any) -> str | None:

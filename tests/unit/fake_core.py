@@ -171,6 +171,10 @@ class FakeCore(types.ModuleType):
     ROLES = ("none", "parameter", "buffer", "gradient", "optimizer_state", "input")
     CATEGORIES = ("parameter", "unknown")
     REASONS = ("no evidence",)
+    TOTAL_METHODS = genuine.TOTAL_METHODS
+    TOTAL_WHYS = genuine.TOTAL_WHYS
+    TOTAL_CAUSES = genuine.TOTAL_CAUSES
+    TOTAL_MEMORIES = genuine.TOTAL_MEMORIES
     Recording = FakeRecording
 
     class Error(Exception):
@@ -239,6 +243,13 @@ class FakeCore(types.ModuleType):
 
     def instances(self, classes: set[type]) -> list[Any]:
         return genuine.instances(classes)
+
+    def device_total(self, device: int) -> Any:
+        self.calls.append(("device_total", device))
+        return genuine.device_total(device)
+
+    def request_totals(self) -> None:
+        self.calls.append(("request_totals",))
 
     def take_strangers(self) -> tuple[int, int]:
         met, self.strangers = self.strangers, (0, 0)
