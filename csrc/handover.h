@@ -6,6 +6,7 @@
 #ifndef MP_HANDOVER_H
 #define MP_HANDOVER_H
 
+#include "ledger.h"
 #include "life.h"
 
 /* Called for each event in order; false: stop. */
@@ -17,13 +18,14 @@ typedef struct {
     const mp_allocation_t *rows;
     size_t row_count;
     const struct mp_nesting *nesting;
+    const mp_ledger_t *ledger; /* or NULL */
     uint64_t session_id;
     int32_t step;
     int64_t time_ns; /* that all events get */
 } mp_handover_t;
 
-/* Segments, live blocks each with its origin and role, open regions and ops,
- * the step.  MP_ERR_FULL: EMIT stopped it. */
+/* Segments, live blocks each with its origin and role, what is held of the
+ * driver, open regions and ops, the step.  MP_ERR_FULL: EMIT stopped it. */
 mp_status_t mp_handover_write(const mp_handover_t *state, mp_emit_t emit,
                               void *context);
 

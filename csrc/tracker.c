@@ -5,6 +5,7 @@
  *                tracker > nesting > thread > (open ops, open regions)
  *                tracker > forward map (what made a backward node)
  *                tracker > steps
+ *                tracker > ledger (what others took from the driver)
  * Knows nothing of hooks, files, categories or Python. */
 #include "tracker.h"
 
@@ -31,6 +32,7 @@ struct mp_tracker {
     mp_nesting_t nesting;
     mp_forward_map_t *forward;
     mp_steps_t steps;
+    mp_ledger_t *ledger; /* NULL: no driver event yet */
     mp_defects_t defects;
 };
 
@@ -74,6 +76,7 @@ mp_tracker_free(mp_tracker_t *tracker)
     mp_nesting_clear(&tracker->nesting);
     mp_forward_map_free(tracker->forward);
     mp_steps_clear(&tracker->steps);
+    mp_ledger_free(tracker->ledger);
     mp_unreserve(tracker->rows, tracker->row_bytes);
     mp_free(tracker);
 }
@@ -335,6 +338,9 @@ segment_born(mp_tracker_t *tracker, const mp_event_t *event)
     }
     tracker->defects.unmatched_segments += !matched;
     mp_steps_raise_peaks(&tracker->steps, device);
+    if (tracker->ledger != NULL) {
+        mp_ledger_segment_born(tracker->ledger, event);
+    }
     return MP_OK;
 }
 
@@ -349,8 +355,25 @@ segment_died(mp_tracker_t *tracker, const mp_event_t *event)
             : mp_segments_died(&tracker->devices, device, event, &matched);
     if (status == MP_OK) {
         tracker->defects.unmatched_segments += !matched;
+        if (tracker->ledger != NULL) {
+            mp_ledger_segment_died(tracker->ledger, event, tracker->events,
+                                   tracker->steps.number);
+        }
     }
     return status;
+}
+
+static mp_status_t
+driver_fact(mp_tracker_t *tracker, const mp_event_t *event)
+{
+    mp_status_t status = MP_OK;
+    if (tracker->ledger == NULL) {
+        status = mp_ledger_new(tracker->keep_dead, &tracker->ledger);
+    }
+    return status != MP_OK
+               ? status
+               : mp_ledger_apply(tracker->ledger, event, tracker->events,
+                                 tracker->steps.number);
 }
 
 /* ---- facts that Python knows -------------------------------------------- */
@@ -494,8 +517,9 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
                                 tracker->events, event->time_ns);
         }
         return MP_OK;
-    default: /* nothing that changes what is alive */
-        return MP_OK;
+    default: /* most of them change nothing that is alive */
+        return mp_event_is_driver(event->kind) ? driver_fact(tracker, event)
+                                               : MP_OK;
     }
 }
 
@@ -568,6 +592,12 @@ mp_tracker_steps(const mp_tracker_t *tracker, size_t *count)
     return mp_steps_rows(&tracker->steps, &tracker->devices, count);
 }
 
+const mp_ledger_t *
+mp_tracker_ledger(const mp_tracker_t *tracker)
+{
+    return tracker->ledger;
+}
+
 void
 mp_tracker_defects(const mp_tracker_t *tracker, mp_defects_t *defects)
 {
@@ -579,7 +609,8 @@ mp_tracker_bytes(const mp_tracker_t *tracker)
 {
     return tracker->row_count * sizeof(mp_allocation_t) +
            tracker->steps.count * sizeof(mp_step_stats_t) +
-           mp_forward_map_bytes(tracker->forward);
+           mp_forward_map_bytes(tracker->forward) +
+           mp_ledger_bytes(tracker->ledger);
 }
 
 mp_status_t
@@ -591,6 +622,7 @@ mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
         .rows = tracker->rows,
         .row_count = tracker->row_count,
         .nesting = &tracker->nesting,
+        .ledger = tracker->ledger,
         .session_id = tracker->session_id,
         .step = tracker->steps.number,
         .time_ns = tracker->last_ns,
