@@ -140,12 +140,18 @@ static const struct {
 static uint32_t
 last_cbid(uint32_t version)
 {
-    return version < 19       ? 677
-           : version < 20     ? 705
-           : version < 22     ? 740
-           : version < 130000 ? 760
-           : version < 130200 ? 806
-                              : 815;
+    static const struct {
+        uint32_t before, last;
+    } known[] = {
+        {19, 677}, {20, 705},     {22, 740},
+        {23, 750}, {130000, 760}, {130200, 806},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (version < known[i].before) {
+            return known[i].last;
+        }
+    }
+    return 815;
 }
 
 static struct {
