@@ -73,7 +73,36 @@ mp_cupti_call_decode(size_t number, const void *params, bool succeeded,
 
 #else
 
+#include "cupti_library.h"
+
 #include <cupti.h>
+
+/* What the listener believes of CUPTI, held against CUPTI's own words. */
+#define SAME(ours, theirs, our_field, their_field)                            \
+    _Static_assert(offsetof(ours, our_field) ==                               \
+                       offsetof(theirs, their_field),                         \
+                   "cupti_library.h is out of date")
+SAME(mp_cupti_call_data_t, CUpti_CallbackData, site, callbackSite);
+SAME(mp_cupti_call_data_t, CUpti_CallbackData, params, functionParams);
+SAME(mp_cupti_call_data_t, CUpti_CallbackData, result, functionReturnValue);
+SAME(mp_cupti_call_data_t, CUpti_CallbackData, context, context);
+SAME(mp_cupti_call_data_t, CUpti_CallbackData, correlation, correlationData);
+SAME(mp_cupti_resource_data_t, CUpti_ResourceData, context, context);
+SAME(mp_cupti_state_data_t, CUpti_StateData, result, notification.result);
+SAME(mp_cupti_state_data_t, CUpti_StateData, message, notification.message);
+#define EQUAL(ours, theirs)                                                   \
+    _Static_assert((int)(ours) == (int)(theirs),                              \
+                   "cupti_library.h is out of date")
+EQUAL(MP_CUPTI_DRIVER, CUPTI_CB_DOMAIN_DRIVER_API);
+EQUAL(MP_CUPTI_RESOURCE, CUPTI_CB_DOMAIN_RESOURCE);
+EQUAL(MP_CUPTI_STATE, CUPTI_CB_DOMAIN_STATE);
+EQUAL(MP_CUPTI_ENTER, CUPTI_API_ENTER);
+EQUAL(MP_CUPTI_EXIT, CUPTI_API_EXIT);
+EQUAL(MP_CUPTI_CONTEXT_CREATED, CUPTI_CBID_RESOURCE_CONTEXT_CREATED);
+EQUAL(MP_CUPTI_CONTEXT_ENDS, CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING);
+EQUAL(MP_CUPTI_FATAL_ERROR, CUPTI_CBID_STATE_FATAL_ERROR);
+EQUAL(MP_CUPTI_SLOT_TAKEN, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+EQUAL(MP_CUPTI_NOT_INITIALIZED, CUPTI_ERROR_NOT_INITIALIZED);
 
 #define MARK(name) MP_DRIVER_MARK_##name
 #define GROUP(name) MP_DRIVER_##name

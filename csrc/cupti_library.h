@@ -1,4 +1,5 @@
-/* cupti_library.h - libcupti, opened at run time: its functions and version.
+/* cupti_library.h - libcupti, opened at run time: its functions and version,
+ * and what it gives to callbacks.
  *
  * Declares what it needs of CUPTI itself, so that the core is built and works
  * on machines without CUDA.  Which file it is, Python's side says
@@ -17,6 +18,46 @@ enum {
     MP_CUPTI_SLOT_TAKEN = 39,
     MP_CUPTI_UNKNOWN = 999
 };
+
+/* CUPTI's numbers, which are part of its ABI. */
+enum {
+    MP_CUPTI_DRIVER = 1,
+    MP_CUPTI_RESOURCE = 3,
+    MP_CUPTI_STATE = 6
+};
+enum {
+    MP_CUPTI_ENTER = 0,
+    MP_CUPTI_EXIT = 1
+};
+enum {
+    MP_CUPTI_CONTEXT_CREATED = 1,
+    MP_CUPTI_CONTEXT_ENDS = 2
+};
+enum {
+    MP_CUPTI_FATAL_ERROR = 1
+};
+
+/* CUpti_CallbackData, CUpti_ResourceData and CUpti_StateData. */
+typedef struct {
+    int site;
+    const char *function;
+    const void *params;
+    const int *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_number;
+    uint64_t *correlation; /* kept from a call's ENTER to its EXIT */
+    uint32_t correlation_number;
+} mp_cupti_call_data_t;
+
+typedef struct {
+    void *context;
+} mp_cupti_resource_data_t;
+
+typedef struct {
+    int result;
+    const char *message;
+} mp_cupti_state_data_t;
 
 typedef void (*mp_cupti_callback_t)(void *user, int domain, uint32_t number,
                                     const void *data);

@@ -25,50 +25,11 @@
 #define MAX_NUMBERS 4096 /* of callbacks in the driver's domain */
 #define MAX_CONTEXTS 64
 #define MAX_CAPTURES 32
-#define WAIT_NS INT64_C(200000000) /* for callbacks that still run at a stop  \
-                                    */
-#define OUT_OF_MEMORY 2            /* CUDA's */
-#define INVALID_PARAMETER 1        /* CUPTI's */
-
-/* CUPTI's numbers, which are part of its ABI. */
-enum {
-    DOMAIN_DRIVER = 1,
-    DOMAIN_RESOURCE = 3,
-    DOMAIN_STATE = 6
-};
-enum {
-    SITE_ENTER = 0,
-    SITE_EXIT = 1
-};
-enum {
-    CONTEXT_CREATED = 1,
-    CONTEXT_DESTROY_STARTING = 2
-};
-enum {
-    FATAL_ERROR = 1
-};
-
-/* CUpti_CallbackData, CUpti_ResourceData and CUpti_StateData. */
-typedef struct {
-    int site;
-    const char *function;
-    const void *params;
-    const int *result;
-    const char *symbol;
-    void *context;
-    uint32_t context_number;
-    uint64_t *correlation; /* kept from a call's ENTER to its EXIT */
-    uint32_t correlation_number;
-} call_data_t;
-
-typedef struct {
-    void *context;
-} resource_data_t;
-
-typedef struct {
-    int result;
-    const char *message;
-} state_data_t;
+#define WAIT_NS                                                               \
+    INT64_C(200000000)      /* for callbacks that still run at a stop         \
+                             */
+#define OUT_OF_MEMORY 2     /* CUDA's */
+#define INVALID_PARAMETER 1 /* CUPTI's */
 
 /* Which device a context is of. */
 enum {
@@ -195,7 +156,8 @@ write_event(mp_event_t *event, bool taken)
 
 /* What FACT says, as an event of KIND. */
 static mp_event_t
-event_of(const call_data_t *data, const mp_call_fact_t *fact, uint8_t kind)
+event_of(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact,
+         uint8_t kind)
 {
     mp_event_t event = {
         .kind = kind,
@@ -216,7 +178,8 @@ event_of(const call_data_t *data, const mp_call_fact_t *fact, uint8_t kind)
 }
 
 static void
-call_took(const call_data_t *data, const mp_call_fact_t *fact, int result)
+call_took(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact,
+          int result)
 {
     mp_event_t event = event_of(data, fact, MP_EVENT_DRIVER_ALLOC);
     if (result == OUT_OF_MEMORY) {
@@ -235,7 +198,7 @@ call_took(const call_data_t *data, const mp_call_fact_t *fact, int result)
 
 /* Before the driver may hand the address to another thread. */
 static void
-call_gives(const call_data_t *data, const mp_call_fact_t *fact)
+call_gives(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact)
 {
     *data->correlation = 0;
     if (fact->addr == 0) {
@@ -249,7 +212,8 @@ call_gives(const call_data_t *data, const mp_call_fact_t *fact)
 }
 
 static void
-call_gave(const call_data_t *data, const mp_call_fact_t *fact, int result)
+call_gave(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact,
+          int result)
 {
     uint64_t token = *data->correlation;
     if (result == 0 || token == 0) {
@@ -261,7 +225,7 @@ call_gave(const call_data_t *data, const mp_call_fact_t *fact, int result)
 }
 
 static void
-call_marks(const call_data_t *data, const mp_call_fact_t *fact)
+call_marks(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact)
 {
     mp_event_t event = event_of(data, fact, MP_EVENT_DRIVER_MARK);
     if (fact->group == MP_DRIVER_MARK_IMAGE_LOADED) {
@@ -278,14 +242,14 @@ call_marks(const call_data_t *data, const mp_call_fact_t *fact)
 }
 
 static void
-on_call(uint32_t cbid, const call_data_t *data)
+on_call(uint32_t cbid, const mp_cupti_call_data_t *data)
 {
     size_t number = cbid < MAX_NUMBERS ? the_numbers[cbid] : 0;
     if (number-- == 0) {
         return;
     }
     const mp_call_t *call = mp_cupti_call(number);
-    bool over = data->site == SITE_EXIT;
+    bool over = data->site == MP_CUPTI_EXIT;
     bool told_at_end = call->role == MP_CALL_TAKES ||
                        call->role == MP_CALL_MARKS ||
                        call->role == MP_CALL_LEARNS;
@@ -330,7 +294,7 @@ on_call(uint32_t cbid, const call_data_t *data)
 }
 
 static void
-on_context(uint32_t cbid, const resource_data_t *data)
+on_context(uint32_t cbid, const mp_cupti_resource_data_t *data)
 {
     mp_event_t event = {
         .kind = MP_EVENT_DRIVER_MARK,
@@ -338,11 +302,11 @@ on_context(uint32_t cbid, const resource_data_t *data)
         .stream = (uintptr_t)data->context,
         .device = context_device((uintptr_t)data->context),
     };
-    if (cbid == CONTEXT_CREATED) {
+    if (cbid == MP_CUPTI_CONTEXT_CREATED) {
         event.pool = MP_DRIVER_MARK_CONTEXT_CREATED;
         write_event(&event, true);
     }
-    else if (cbid == CONTEXT_DESTROY_STARTING) {
+    else if (cbid == MP_CUPTI_CONTEXT_ENDS) {
         event.pool = MP_DRIVER_MARK_CONTEXT_DESTROYED;
         write_event(&event, true);
         /* Another context may come to lie there, on another device. */
@@ -356,7 +320,7 @@ on_context(uint32_t cbid, const resource_data_t *data)
 /* CUPTI is gone.  Its message lies on somebody's stack: only the number is
  * kept. */
 static void
-on_detached(const state_data_t *data)
+on_detached(const mp_cupti_state_data_t *data)
 {
     atomic_store(&the_detached_result, data->result);
     if (atomic_exchange(&the_detached, true)) {
@@ -386,13 +350,13 @@ callback(void *user, int domain, uint32_t cbid, const void *data)
     if (atomic_load(&the_running) && !busy) {
         busy = true;
         int saved_errno = errno;
-        if (domain == DOMAIN_DRIVER) {
+        if (domain == MP_CUPTI_DRIVER) {
             on_call(cbid, data);
         }
-        else if (domain == DOMAIN_RESOURCE) {
+        else if (domain == MP_CUPTI_RESOURCE) {
             on_context(cbid, data);
         }
-        else if (domain == DOMAIN_STATE && cbid == FATAL_ERROR) {
+        else if (domain == MP_CUPTI_STATE && cbid == MP_CUPTI_FATAL_ERROR) {
             on_detached(data);
         }
         atomic_fetch_add_explicit(&the_callbacks, 1, memory_order_relaxed);
@@ -484,9 +448,9 @@ static void
 learn_numbers(void)
 {
     const char *name;
-    for (uint32_t cbid = 1;
-         cbid < MAX_NUMBERS && the_control.library.GetCallbackName(
-                                   DOMAIN_DRIVER, cbid, &name) == MP_CUPTI_OK;
+    for (uint32_t cbid = 1; cbid < MAX_NUMBERS &&
+                            the_control.library.GetCallbackName(
+                                MP_CUPTI_DRIVER, cbid, &name) == MP_CUPTI_OK;
          cbid++) {
         if (name == NULL) {
             continue;
@@ -622,9 +586,9 @@ static const struct {
     int domain;
     uint32_t cbid;
 } further[] = {
-    {DOMAIN_RESOURCE, CONTEXT_CREATED},
-    {DOMAIN_RESOURCE, CONTEXT_DESTROY_STARTING},
-    {DOMAIN_STATE, FATAL_ERROR},
+    {MP_CUPTI_RESOURCE, MP_CUPTI_CONTEXT_CREATED},
+    {MP_CUPTI_RESOURCE, MP_CUPTI_CONTEXT_ENDS},
+    {MP_CUPTI_STATE, MP_CUPTI_FATAL_ERROR},
 };
 
 /* NULL: all that is needed can be heard; else the first call that cannot. */
@@ -636,7 +600,7 @@ enable_all(int *code)
     for (size_t i = 0; i < mp_cupti_calls_count(); i++) {
         const mp_call_t *call = mp_cupti_call(i);
         uint16_t cbid = the_control.cbids[i];
-        *code = cbid == 0 ? MP_CUPTI_OK : enable(1, DOMAIN_DRIVER, cbid);
+        *code = cbid == 0 ? MP_CUPTI_OK : enable(1, MP_CUPTI_DRIVER, cbid);
         if (cbid != 0 && *code == MP_CUPTI_OK) {
             the_control.enabled++;
         }
@@ -662,7 +626,7 @@ unsubscribe(void)
     if (!atomic_load(&the_detached)) {
         for (size_t i = 0; i < mp_cupti_calls_count(); i++) {
             if (the_control.cbids[i] != 0) {
-                (void)enable(0, DOMAIN_DRIVER, the_control.cbids[i]);
+                (void)enable(0, MP_CUPTI_DRIVER, the_control.cbids[i]);
             }
         }
         for (size_t i = 0; i < MP_ARRAY_LENGTH(further); i++) {
@@ -789,6 +753,10 @@ mp_cupti_status(mp_cupti_status_t *out)
     out->version = the_control.library.version;
     out->leaked = the_control.leaked;
     out->enabled = the_control.enabled;
+    out->wanted = (uint32_t)mp_cupti_calls_count();
+    for (size_t i = 0; i < mp_cupti_calls_count(); i++) {
+        out->found += the_control.cbids[i] != 0;
+    }
     memcpy(out->path, the_control.library.path, sizeof(out->path));
     memcpy(out->refused, the_control.refused, sizeof(out->refused));
     memcpy(out->unknown, the_control.unknown, sizeof(out->unknown));

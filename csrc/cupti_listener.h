@@ -45,6 +45,7 @@ typedef struct {
     uint64_t callbacks;          /* heard since the process began */
     uint64_t leaked;             /* stops that did not see callbacks end */
     uint32_t enabled;            /* calls heard */
+    uint32_t found, wanted;      /* calls that this CUPTI has, of all ours */
     char path[4096];             /* "": none, or the program itself */
     char refused[MP_CUPTI_TEXT]; /* calls that cannot be heard, with commas */
     char unknown[MP_CUPTI_TEXT]; /* calls that look as if they should be */

@@ -87,13 +87,14 @@ cupti_status(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
     }
     Py_BEGIN_ALLOW_THREADS mp_cupti_status(status);
     Py_END_ALLOW_THREADS PyObject *dict = Py_BuildValue(
-        "{sOsOsOsOsIsKsKsIsNsssssN}", "open",
+        "{sOsOsOsOsIsKsKsIsIsIsNsssssN}", "open",
         status->open ? Py_True : Py_False, "running",
         status->running ? Py_True : Py_False, "dead",
         status->dead ? Py_True : Py_False, "detached",
         status->detached ? Py_True : Py_False, "version", status->version,
         "callbacks", (unsigned long long)status->callbacks, "leaked",
-        (unsigned long long)status->leaked, "enabled", status->enabled, "path",
+        (unsigned long long)status->leaked, "enabled", status->enabled,
+        "found", status->found, "wanted", status->wanted, "path",
         PyUnicode_DecodeFSDefault(status->path), "refused", status->refused,
         "unknown", status->unknown, "detached_text",
         PyUnicode_DecodeUTF8(status->detached_text,

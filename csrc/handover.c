@@ -95,6 +95,10 @@ emit_ledger(emitter_t *emitter, const mp_ledger_t *ledger)
 {
     mp_event_t event;
     size_t cursor = 0;
+    while (mp_ledger_next_context(ledger, &cursor, &emitter->blank, &event)) {
+        emit(emitter, &event);
+    }
+    cursor = 0;
     while (mp_ledger_next_seed(ledger, &cursor, &emitter->blank, &event)) {
         emit(emitter, &event);
     }

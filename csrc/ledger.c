@@ -9,6 +9,7 @@
 
 #define MAX_ROWS ((size_t)1 << 22)
 #define RECENT 256 /* ends that may still be put back */
+#define MAX_CONTEXTS 64
 
 /* What is given back by the same calls: one table of addresses each. */
 enum {
@@ -32,6 +33,11 @@ struct mp_ledger {
     uint32_t recent[RECENT]; /* rows that ended last; MP_NO_INDEX: none */
     size_t recent_at;
     mp_table_t *live[FAMILIES];
+    struct {
+        uint64_t context;
+        int16_t device;
+    } contexts[MAX_CONTEXTS]; /* whose device is known */
+    size_t context_count;
     mp_driver_gap_t *gaps;
     size_t gap_count;
     mp_ledger_counts_t counts;
@@ -222,6 +228,18 @@ range_end(const mp_event_t *event)
     return end_address < event->addr ? UINT64_MAX : end_address;
 }
 
+/* The device of a context, if a DRIVER_CONTEXT has told it. */
+static int16_t
+device_of(const mp_ledger_t *ledger, uint64_t context)
+{
+    for (size_t i = 0; i < ledger->context_count; i++) {
+        if (ledger->contexts[i].context == context) {
+            return ledger->contexts[i].device;
+        }
+    }
+    return MP_DEVICE_UNKNOWN;
+}
+
 /* ---- taking ------------------------------------------------------------- */
 
 static void
@@ -283,6 +301,10 @@ take(mp_ledger_t *ledger, const mp_event_t *event, int64_t index, int32_t step)
     }
     mp_driver_life_t *row = &ledger->rows[number];
     row_fill(row, event, index, step);
+    if (row->device == MP_DEVICE_UNKNOWN) {
+        /* The callback had looked just before it became known. */
+        row->device = device_of(ledger, event->stream);
+    }
     uint32_t previous;
     if (mp_table_put(ledger->live[family], event->addr, number, &previous) !=
         MP_OK) {
@@ -430,6 +452,11 @@ context_end(mp_ledger_t *ledger, const mp_event_t *event, int64_t index,
             int32_t step)
 {
     ending_t ending = {ledger, event, 0, index, step};
+    for (size_t i = 0; i < ledger->context_count; i++) {
+        if (ledger->contexts[i].context == event->addr) {
+            ledger->contexts[i] = ledger->contexts[--ledger->context_count];
+        }
+    }
     for (size_t i = 0; i < ledger->count; i++) {
         mp_driver_life_t *row = &ledger->rows[i];
         int family = family_of(row->group);
@@ -444,6 +471,12 @@ context_end(mp_ledger_t *ledger, const mp_event_t *event, int64_t index,
 static void
 context_known(mp_ledger_t *ledger, const mp_event_t *event)
 {
+    if (device_of(ledger, event->addr) == MP_DEVICE_UNKNOWN &&
+        ledger->context_count < MAX_CONTEXTS) {
+        size_t place = ledger->context_count++;
+        ledger->contexts[place].context = event->addr;
+        ledger->contexts[place].device = event->device;
+    }
     for (size_t i = 0; i < ledger->count; i++) {
         mp_driver_life_t *row = &ledger->rows[i];
         if (row->device == MP_DEVICE_UNKNOWN && row->handle == event->addr &&
@@ -741,6 +774,21 @@ mp_ledger_next_seed(const mp_ledger_t *ledger, size_t *cursor,
         return true;
     }
     return false;
+}
+
+bool
+mp_ledger_next_context(const mp_ledger_t *ledger, size_t *cursor,
+                       const mp_event_t *blank, mp_event_t *event)
+{
+    if (ledger == NULL || *cursor >= ledger->context_count) {
+        return false;
+    }
+    *event = *blank;
+    event->kind = MP_EVENT_DRIVER_CONTEXT;
+    event->addr = ledger->contexts[*cursor].context;
+    event->device = ledger->contexts[(*cursor)++].device;
+    event->op_instance = MP_NO_INDEX;
+    return true;
 }
 
 bool

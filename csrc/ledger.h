@@ -129,6 +129,9 @@ size_t mp_ledger_bytes(const mp_ledger_t *ledger); /* memory held */
  * other.  BLANK has what the event does not fill in. */
 bool mp_ledger_next_seed(const mp_ledger_t *ledger, size_t *cursor,
                          const mp_event_t *blank, mp_event_t *seed);
+/* Likewise the contexts whose device is known. */
+bool mp_ledger_next_context(const mp_ledger_t *ledger, size_t *cursor,
+                            const mp_event_t *blank, mp_event_t *event);
 /* The gap that is open, as an event; false: there is none. */
 bool mp_ledger_open_gap(const mp_ledger_t *ledger, const mp_event_t *blank,
                         mp_event_t *gap);

@@ -166,8 +166,8 @@ def cupti_gap(begins: bool, reason: str) -> None:
     """Mark where a stretch begins or ends in which nobody listens."""
 
 def cupti_status() -> dict[str, Any]:
-    """``open running dead detached version callbacks leaked enabled path
-    refused unknown detached_text``; see ``csrc/cupti_listener.h``."""
+    """``open running dead detached version callbacks leaked enabled found
+    wanted path refused unknown detached_text``; see ``csrc/cupti_listener.h``."""
 
 # -- recording ---------------------------------------------------------------
 

@@ -375,6 +375,12 @@ test_ledger_marks_the_handles_of_expandable_segments(void)
 
 /* ---- contexts, gaps, the state ------------------------------------------ */
 
+static bool
+feed(void *context, const mp_event_t *event)
+{
+    return mp_tracker_apply(context, event) == MP_OK;
+}
+
 static void
 test_ledger_learns_the_device_of_a_context_later(void)
 {
@@ -391,6 +397,22 @@ test_ledger_learns_the_device_of_a_context_later(void)
     apply(tracker, known);
     MP_CHECK_EQ(row(tracker, 0)->device, 3);
     MP_CHECK_EQ(row(tracker, 1)->device, MP_DEVICE_UNKNOWN);
+    /* A callback had looked before, and tells after; in a later window too. */
+    mp_tracker_t *after = new_tracker(true);
+    MP_CHECK(mp_tracker_write_state(tracker, feed, after) == MP_OK);
+    mp_tracker_t *each[] = {tracker, after};
+    for (size_t i = 0; i < MP_ARRAY_LENGTH(each); i++) {
+        event.addr = 0x3000;
+        event.stream = CONTEXT;
+        apply(each[i], event);
+        MP_CHECK_EQ(row(each[i], 2)->device, 3);
+        /* Another context comes to lie there. */
+        apply(each[i], make(MP_EVENT_DRIVER_MARK,
+                            MP_DRIVER_MARK_CONTEXT_DESTROYED, CONTEXT, 0));
+        apply(each[i], event);
+        MP_CHECK_EQ(row(each[i], 3)->device, MP_DEVICE_UNKNOWN);
+    }
+    mp_tracker_free(after);
     mp_tracker_free(tracker);
 }
 
@@ -440,12 +462,6 @@ test_ledger_follows_torch_alone_in_a_gap(void)
     MP_CHECK_EQ(gaps[0].end_event, 8);
     MP_CHECK_EQ(counts(tracker).gaps, 1);
     mp_tracker_free(tracker);
-}
-
-static bool
-feed(void *context, const mp_event_t *event)
-{
-    return mp_tracker_apply(context, event) == MP_OK;
 }
 
 static void
