@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "tools"))
 
 import cuda_headers  # noqa: E402
+
 CSRC = Path("csrc")  # relative: setuptools refuses absolute source paths
 
 # What torch_shim.cpp includes.  An installed memprof compiles it on the user's

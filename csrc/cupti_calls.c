@@ -364,8 +364,10 @@ decode_virtual(size_t number, const void *params, bool done,
             ((const cuMemCreate_params *)params)->prop;
         bool device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
         fact->group = device ? MP_DRIVER_PHYSICAL : MP_DRIVER_HOST_PHYSICAL;
-        fact->device =
-            device ? (int16_t)prop->location.id : (int16_t)MP_DEVICE_CPU;
+        fact->device = MP_DEVICE_CPU;
+        if (device) {
+            fact->device = (int16_t)prop->location.id;
+        }
     }
     else if (number == CALL_cuMemPoolCreate) {
         const CUmemPoolProps *props =

@@ -109,7 +109,10 @@ context_device(uintptr_t context)
     if (device == DEVICE_WANTED) {
         atomic_store(&the_contexts_wanted, true);
     }
-    return device >= 0 ? (int16_t)device : MP_DEVICE_UNKNOWN;
+    if (device < 0) {
+        return MP_DEVICE_UNKNOWN;
+    }
+    return (int16_t)device;
 }
 
 static void

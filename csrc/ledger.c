@@ -276,20 +276,21 @@ take(mp_ledger_t *ledger, const mp_event_t *event, int64_t index, int32_t step)
 {
     bool seed = (event->flags & MP_FLAG_SEED) != 0;
     int family = family_of(event->pool);
-    mp_driver_life_t *there = live_row(ledger, family, event->addr);
-    if (there != NULL && family == HANDLES &&
+    uint32_t known = mp_table_get(ledger->live[family], event->addr);
+    if (known != MP_NO_INDEX && family == HANDLES &&
         (event->flags & MP_FLAG_RETAINED)) {
-        there->references++;
+        ledger->rows[known].references++;
         return MP_OK;
     }
-    if (there != NULL && seed) {
-        return MP_OK; /* known already */
+    if (known != MP_NO_INDEX && seed) {
+        return MP_OK;
     }
     uint32_t number = row_new(ledger);
     if (number == MP_NO_INDEX) {
         return MP_ERR_FULL;
     }
-    if (there != NULL) {
+    if (known != MP_NO_INDEX) {
+        mp_driver_life_t *there = &ledger->rows[known];
         ending_t replaced = {ledger, event, 0, index, step};
         if (family == MAPPINGS) {
             mapping_end(&replaced, there);
@@ -419,21 +420,21 @@ put_back(mp_ledger_t *ledger, const mp_event_t *event)
 {
     int family = family_of(event->pool);
     size_t revived = 0;
-    if (family == MAPPINGS) { /* a handle may have gone with its last one */
-        (void)revive_all(ledger, HANDLES, event->stream);
-        revived = revive_all(ledger, MAPPINGS, event->stream);
+    if (family == HANDLES) { /* it may have lost but one reference */
+        mp_table_t *live = ledger->live[HANDLES];
+        revived = mp_table_get(live, event->addr) != MP_NO_INDEX
+                      ? 1
+                      : revive_all(ledger, HANDLES, event->stream);
+        uint32_t index = mp_table_get(live, event->addr);
+        if (index != MP_NO_INDEX) {
+            ledger->rows[index].references++;
+        }
     }
     else {
-        mp_driver_life_t *handle =
-            family == HANDLES ? live_row(ledger, HANDLES, event->addr) : NULL;
-        revived =
-            handle != NULL ? 1 : revive_all(ledger, family, event->stream);
-        if (family == HANDLES && revived > 0) {
-            handle = live_row(ledger, HANDLES, event->addr);
-            if (handle != NULL) {
-                handle->references++;
-            }
+        if (family == MAPPINGS) { /* a handle may have gone with its last */
+            (void)revive_all(ledger, HANDLES, event->stream);
         }
+        revived = revive_all(ledger, family, event->stream);
     }
     if (revived > 0) {
         ledger->counts.failed_gives++;
