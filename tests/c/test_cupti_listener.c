@@ -407,6 +407,143 @@ test_cupti_pitch_managed_ipc_arrays(void)
     mp_window_clear(&window);
 }
 
+/* What the decoder says of a call that has succeeded. */
+static mp_call_fact_t
+decoded(const char *name, const void *params)
+{
+    for (size_t i = 0; i < mp_cupti_calls_count(); i++) {
+        if (strcmp(mp_cupti_call(i)->name, name) == 0) {
+            mp_call_fact_t fact;
+            mp_cupti_call_decode(i, params, true, &fact);
+            return fact;
+        }
+    }
+    mp_test_fail(__FILE__, __LINE__, "no call is named %s", name);
+}
+
+static void
+test_cupti_arguments_of_the_other_calls(void)
+{
+    if (cannot()) {
+        return;
+    }
+    uint64_t out = 0x1234;
+    struct {
+        uint64_t *out;
+        size_t bytes;
+        uint64_t pool, stream;
+    } from_pool = {&out, 77, 5, 6};
+    mp_call_fact_t fact = decoded("cuMemAllocFromPoolAsync", &from_pool);
+    /* Its stream follows its pool: not as in cuMemAllocAsync. */
+    MP_CHECK(fact.addr == out && fact.size == 77 && fact.queue == 6);
+    struct {
+        int type, handle_types;
+        struct {
+            int type, id;
+        } location;
+        char rest[64];
+    } pool_props = {1, 0, {1, 3}, {0}};
+    struct {
+        uint64_t *out;
+        const void *props;
+    } pool = {&out, &pool_props};
+    fact = decoded("cuMemPoolCreate", &pool);
+    MP_CHECK(fact.group == MP_DRIVER_POOL && fact.addr == out);
+    MP_CHECK(fact.size == 0 && fact.device == 3);
+    struct {
+        uint64_t pool;
+        size_t keep;
+    } trim = {9, 4096};
+    fact = decoded("cuMemPoolTrimTo", &trim);
+    MP_CHECK(fact.group == MP_DRIVER_MARK_POOL_TRIMMED && fact.size == 4096);
+    struct {
+        unsigned devices;
+        size_t size;
+        uint64_t handle_types, flags;
+    } cast_prop = {2, 4 << 20, 0, 0};
+    struct {
+        uint64_t *out;
+        const void *prop;
+    } cast = {&out, &cast_prop};
+    fact = decoded("cuMulticastCreate", &cast);
+    MP_CHECK(fact.group == MP_DRIVER_MULTICAST && fact.size == 4 << 20);
+    MP_CHECK(fact.flags == MP_FLAG_FOREIGN);
+    struct {
+        uint64_t cast, offset, handle, handle_offset, size, flags;
+    } bind = {11, 0, 22, 0, 4096, 0};
+    fact = decoded("cuMulticastBindMem", &bind);
+    MP_CHECK(fact.addr == 11 && fact.other == 22 && fact.size == 4096);
+    struct {
+        uint64_t cast;
+        int device;
+        uint64_t offset, size;
+    } unbind = {11, 1, 0, 4096};
+    fact = decoded("cuMulticastUnbind", &unbind);
+    MP_CHECK(fact.addr == 11 && fact.size == 4096);
+    struct {
+        int type;
+        union {
+            int fd;
+            void *two[2];
+        } handle;
+        unsigned long long size;
+        unsigned flags, reserved[16];
+    } external = {1, {3}, 8192, 0, {0}};
+    struct {
+        uint64_t *out;
+        const void *description;
+    } import = {&out, &external};
+    fact = decoded("cuImportExternalMemory", &import);
+    MP_CHECK(fact.group == MP_DRIVER_EXTERNAL && fact.size == 8192);
+    MP_CHECK(fact.flags == MP_FLAG_FOREIGN);
+    struct {
+        unsigned long long offset, size;
+        unsigned flags, reserved[16];
+    } buffer = {0, 512, 0, {0}};
+    struct {
+        uint64_t *out;
+        uint64_t memory;
+        const void *description;
+    } mapped = {&out, 7, &buffer};
+    fact = decoded("cuExternalMemoryGetMappedBuffer", &mapped);
+    MP_CHECK(fact.addr == out && fact.size == 512);
+    struct {
+        size_t width, height, depth;
+        int format;
+        unsigned channels, flags;
+    } box = {64, 64, 0, 0x20, 2, 0};
+    struct {
+        uint64_t *out;
+        const void *description;
+        unsigned levels;
+    } mipmap = {&out, &box, 3};
+    fact = decoded("cuMipmappedArrayCreate", &mipmap);
+    MP_CHECK_EQ(fact.size, (64 * 64 + 32 * 32 + 16 * 16) * 2 * 4);
+    struct {
+        uint64_t *out;
+        void *handle;
+        int type;
+    } shared = {&out, NULL, 1};
+    fact = decoded("cuMemImportFromShareableHandle", &shared);
+    MP_CHECK(fact.addr == out && fact.size == 0);
+    MP_CHECK_EQ(fact.flags, MP_FLAG_FOREIGN | MP_FLAG_RETAINED);
+    struct {
+        uint64_t *out;
+        size_t size, alignment;
+        uint64_t at, flags;
+    } range = {&out, 1 << 30, 0, 0, 0};
+    fact = decoded("cuMemAddressReserve", &range);
+    MP_CHECK(fact.size == 1 << 30 && fact.flags == MP_FLAG_FOREIGN);
+    struct {
+        uint64_t *out, *arguments;
+        int count;
+        unsigned flags;
+        int device;
+    } context = {&out, NULL, 0, 0, 6};
+    fact = decoded("cuCtxCreate_v3", &context);
+    MP_CHECK(fact.context == out && fact.context_device == 6);
+}
+
 static void
 stream_ordered(const char *call, uint64_t address, uint64_t stream)
 {
@@ -986,6 +1123,7 @@ MP_TEST_SUITE(cupti_listener,
               MP_TEST(test_cupti_address_is_given_out_again_before_the_exit),
               MP_TEST(test_cupti_handles_and_host_memory),
               MP_TEST(test_cupti_pitch_managed_ipc_arrays),
+              MP_TEST(test_cupti_arguments_of_the_other_calls),
               MP_TEST(test_cupti_captured_streams),
               MP_TEST(test_cupti_marks_images_and_contexts),
               MP_TEST(test_cupti_context_nobody_knows_stays_unknown),
