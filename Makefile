@@ -163,7 +163,10 @@ EDGE_HEADERS := "edge\.h"|"state\.h"$(shell \
 PLAIN_SOURCES := $(sort $(shell \
 	grep -L -E '$(INCLUDE)(<Python\.h>|$(EDGE_HEADERS))' csrc/*.c 2>/dev/null))
 C_TESTS := $(sort $(wildcard tests/c/*.c))
-C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -fno-strict-aliasing \
+# NVIDIA's headers, where there are any (tools/cuda_headers.py).
+CUDA_FLAGS := $(shell $(if $(wildcard $(VPY)),$(VPY),$(PYTHON)) \
+	tools/cuda_headers.py 2>/dev/null)
+C_FLAGS = $(CUDA_FLAGS) -std=c11 -D_GNU_SOURCE -Wall -Wextra -fno-strict-aliasing \
           -Werror=implicit-function-declaration -Icsrc -Itests/c -g -O1 \
           -fno-omit-frame-pointer -MMD -MP
 C_LIBS = -lz -ldl -lpthread -lm
@@ -246,7 +249,7 @@ lint: $(LINT_DEPS)
 	tidy() { \
 	    printf '%s\n' $(wildcard csrc/*.c) | xargs -P $(JOBS) -n 4 sh -c \
 	    'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -Wall -Wextra \
-	    -Icsrc -isystem $(PY_INCLUDE) 2>/dev/null' lint; \
+	    -Icsrc $(CUDA_FLAGS) -isystem $(PY_INCLUDE) 2>/dev/null' lint; \
 	}; \
 	check "clang-format" clang-format --dry-run --Werror $(C_FILES); \
 	check "clang-tidy" tidy; \

@@ -15,6 +15,10 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "tools"))
+
+import cuda_headers  # noqa: E402
+
 CSRC = Path("csrc")  # relative: setuptools refuses absolute source paths
 
 # What torch_shim.cpp includes.  An installed memprof compiles it on the user's
@@ -108,6 +112,10 @@ class BuildPy(build_py):
 
 
 compile_args, link_args = selected_build()
+# The driver ledger needs NVIDIA's headers; without them it is built to say so.
+cuda_folders = cuda_headers.find()
+if not cuda_folders:
+    print("memprof: no cupti.h here; the core is built without the driver ledger")
 setup(
     license="Apache-2.0",
     ext_modules=[
@@ -116,9 +124,16 @@ setup(
             sources=sorted(str(path) for path in CSRC.glob("*.c")),
             depends=sorted(str(path) for path in CSRC.glob("*.h")),
             include_dirs=[str(CSRC)],
-            define_macros=[("_GNU_SOURCE", "1")],
+            define_macros=[
+                ("_GNU_SOURCE", "1"),
+                *([cuda_headers.DEFINES] if cuda_folders else []),
+            ],
             libraries=["z", "dl", "pthread"],
-            extra_compile_args=COMPILE_ARGS + compile_args,
+            extra_compile_args=[
+                *COMPILE_ARGS,
+                *compile_args,
+                *(f"-isystem{folder}" for folder in cuda_folders),
+            ],
             extra_link_args=link_args,
         )
     ],

@@ -60,6 +60,14 @@ mp_drain_now(void)
     return any;
 }
 
+static _Atomic(void (*)(void)) the_errand;
+
+void
+mp_drain_set_errand(void (*errand)(void))
+{
+    atomic_store(&the_errand, errand);
+}
+
 static void
 wake_thread(void)
 {
@@ -83,6 +91,10 @@ drain_main(void *argument)
         (void)pthread_cond_timedwait(&the_drain.wake, &the_drain.wake_lock,
                                      &until);
         (void)pthread_mutex_unlock(&the_drain.wake_lock);
+        void (*errand)(void) = atomic_load(&the_errand);
+        if (errand != NULL) {
+            errand();
+        }
         mp_drain_lock();
         if (!mp_drain_now() && the_drain.receive != NULL) {
             /* What was received may wait for its flush to the file. */

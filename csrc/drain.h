@@ -28,6 +28,10 @@ mp_status_t mp_drain_start(mp_drain_receive_t receive);
  * for the thread. */
 void mp_drain_stop(void);
 
+/* What the thread does at each turn before it takes the lock (NULL: nothing):
+ * what hooks leave for later and must not be done under it.  Thread-safe. */
+void mp_drain_set_errand(void (*errand)(void));
+
 /* After fork, in the child, with the lock held since before it: there is no
  * thread, and what is in the log is the parent's. */
 void mp_drain_after_fork(void);

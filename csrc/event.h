@@ -41,7 +41,14 @@
     X(SEED_SEGMENT, 48, "seed_segment")                                       \
     X(SEED_BLOCK, 49, "seed_block")                                           \
     X(SEED_ORIGIN, 50, "seed_origin")                                         \
-    /* 64-79: what the driver was asked for */                                \
+    /* the driver's memory, whoever asked for it */                           \
+    X(DRIVER_ALLOC, 64, "driver_alloc")                                       \
+    X(DRIVER_FREE, 65, "driver_free")                                         \
+    X(DRIVER_OOM, 66, "driver_oom")                                           \
+    X(DRIVER_MARK, 67, "driver_mark")                                         \
+    X(DRIVER_GAP, 68, "driver_gap")                                           \
+    X(DRIVER_PUT_BACK, 69, "driver_put_back")                                 \
+    X(DRIVER_CONTEXT, 70, "driver_context")                                   \
     /* what the driver says that process and device hold: total.h */          \
     X(TOTAL_PROCESS, 80, "total_process")                                     \
     X(TOTAL_DEVICE, 81, "total_device")                                       \
@@ -81,6 +88,52 @@ typedef enum {
 #undef X
 } mp_role_t;
 
+/* What was taken from the driver: mp_event_t.pool of DRIVER_*.
+ * X(NAME, number, text) */
+#define MP_DRIVER_GROUP_LIST(X)                                               \
+    X(DEVICE, 0, "device")                 /* cuMemAlloc */                   \
+    X(MANAGED, 1, "managed")               /* virtual: its pages move */      \
+    X(PHYSICAL, 2, "physical")             /* cuMemCreate; addr: a handle */  \
+    X(MAPPING, 3, "mapping")               /* of a handle to addresses */     \
+    X(ADDRESS_RANGE, 4, "address_range")   /* no memory */                    \
+    X(STREAM_ORDERED, 5, "stream_ordered") /* use of a pool */                \
+    X(POOL, 6, "pool")                     /* size 0: reserved by sampling */ \
+    X(HOST, 7, "host")                     /* pinned */                       \
+    X(HOST_REGISTERED, 8, "host_registered")                                  \
+    X(HOST_PHYSICAL, 9, "host_physical") /* cuMemCreate in host memory */     \
+    X(IPC, 10, "ipc") /* another process's, or another API's buffer */        \
+    X(MULTICAST, 11, "multicast") /* its bytes are the handles' */            \
+    X(ARRAY, 12, "array")         /* estimated from its descriptor */         \
+    X(EXTERNAL, 13, "external")   /* another API's object */
+
+typedef enum {
+#define X(name, number, text) MP_DRIVER_##name = (number),
+    MP_DRIVER_GROUP_LIST(X)
+#undef X
+    MP_DRIVER_GROUP_COUNT
+} mp_driver_group_t;
+
+/* What a DRIVER_MARK tells of: its pool.  X(NAME, number, text) */
+#define MP_DRIVER_MARK_LIST(X)                                                \
+    X(IMAGE_LOADED, 1, "image_loaded")                                        \
+    X(IMAGE_UNLOADED, 2, "image_unloaded")                                    \
+    X(CONTEXT_CREATED, 3, "context_created")                                  \
+    X(CONTEXT_DESTROYED, 4, "context_destroyed")                              \
+    X(LIMIT_SET, 5, "limit_set")                                              \
+    X(GRAPH_MADE, 6, "graph_made")                                            \
+    X(GRAPH_TRIMMED, 7, "graph_trimmed")                                      \
+    X(CAPTURE_BEGUN, 8, "capture_begun")                                      \
+    X(CAPTURE_ENDED, 9, "capture_ended")                                      \
+    X(POOL_TRIMMED, 10, "pool_trimmed")                                       \
+    X(MULTICAST_BOUND, 11, "multicast_bound")                                 \
+    X(MULTICAST_UNBOUND, 12, "multicast_unbound")
+
+typedef enum {
+#define X(name, number, text) MP_DRIVER_MARK_##name = (number),
+    MP_DRIVER_MARK_LIST(X)
+#undef X
+} mp_driver_mark_t;
+
 /* mp_event_t.flags */
 #define MP_FLAG_GRAD_MODE 0x01u /* autograd was recording */
 #define MP_FLAG_IN_MODULE 0x02u /* inside a module's forward */
@@ -93,8 +146,18 @@ typedef enum {
 #define MP_FLAG_MADE_NODE 0x40u   /* its op has made an autograd node */
 #define MP_FLAG_DIED_IN_FORWARD                                               \
     0x80u /* of a life: freed in the root forward that made it */
+/* Of DRIVER_* only: */
+#define MP_FLAG_FOREIGN 0x100u  /* counts 0 bytes: somebody else's memory */
+#define MP_FLAG_GRAPH 0x200u    /* in a captured stream: 0 bytes by itself */
+#define MP_FLAG_RETAINED 0x400u /* one more reference to a handle */
+#define MP_FLAG_TORCH 0x800u    /* lies in a segment of torch's */
+#define MP_FLAG_SEED 0x1000u    /* from the state at a recording's start */
+#define MP_FLAG_TORCH_ASKED 0x2000u /* the owner is torch's own library */
+#define MP_FLAG_NATIVE                                                        \
+    0x8000u /* op_instance is a native stack, which is not in files */
 
 #define MP_DEVICE_CPU (-1)
+#define MP_DEVICE_UNKNOWN (-2) /* DRIVER_*: until its DRIVER_CONTEXT */
 
 /* 64 bytes.  The order of events is their order in the log; there is no
  * sequence field.  Fields without a meaning for a kind are 0, ids without a
@@ -164,7 +227,28 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  *                                                    memory, 256 x why not
  * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
  * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
- * op_instance: equal for what was measured in one go. */
+ * op_instance: equal for what was measured in one go.
+ * DRIVER_*         all: op_instance is the owner, the library that asked
+ *                  (string id; MP_NO_INDEX: unknown)
+ * DRIVER_ALLOC     address or      bytes             pool: mp_driver_group_t;
+ *                  handle                            stream: the context; of
+ *                                                    a MAPPING the handle;
+ *                                                    with MP_FLAG_SEED of a
+ *                                                    handle its references
+ * DRIVER_FREE      the same        0; MAPPING: bytes pool: as the alloc, or
+ *                                                    one of its family;
+ *                                                    stream: a number of its
+ *                                                    own
+ * DRIVER_PUT_BACK  the same        0                 stream: the number of the
+ *                                                    DRIVER_FREE that failed
+ * DRIVER_OOM       0               bytes asked for   pool: the group
+ * DRIVER_MARK      module,         IMAGE_*: ns it    pool: mp_driver_mark_t;
+ *                  context,        took; LIMIT_SET:  stream: the context; of
+ *                  stream, ...     the value         MULTICAST_* the handle
+ * DRIVER_GAP       1: begins,      0                 op: the reason (string
+ *                  0: ends                           id)
+ * DRIVER_CONTEXT   context         0                 device: the one that it
+ *                                                    is of */
 
 /* Whether a kind is a fact about blocks or segments of a device. */
 static inline bool
@@ -172,6 +256,13 @@ mp_event_is_memory(uint8_t kind)
 {
     return (kind >= MP_EVENT_ALLOC && kind <= MP_EVENT_OTHER) ||
            (kind >= MP_EVENT_SEED_SEGMENT && kind <= MP_EVENT_SEED_ORIGIN);
+}
+
+/* Whether a kind is a fact about the driver's memory. */
+static inline bool
+mp_event_is_driver(uint8_t kind)
+{
+    return kind >= MP_EVENT_DRIVER_ALLOC && kind <= MP_EVENT_DRIVER_CONTEXT;
 }
 
 #endif

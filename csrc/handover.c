@@ -92,6 +92,23 @@ emit_block(emitter_t *emitter, const mp_allocation_t *row)
 }
 
 static void
+emit_ledger(emitter_t *emitter, const mp_ledger_t *ledger)
+{
+    mp_event_t event;
+    size_t cursor = 0;
+    while (mp_ledger_next_context(ledger, &cursor, &emitter->blank, &event)) {
+        emit(emitter, &event);
+    }
+    cursor = 0;
+    while (mp_ledger_next_seed(ledger, &cursor, &emitter->blank, &event)) {
+        emit(emitter, &event);
+    }
+    if (mp_ledger_open_gap(ledger, &emitter->blank, &event)) {
+        emit(emitter, &event);
+    }
+}
+
+static void
 emit_thread(emitter_t *emitter, const mp_thread_t *thread)
 {
     for (uint32_t i = 0; i < thread->region_count; i++) {
@@ -154,6 +171,7 @@ mp_handover_write(const mp_handover_t *state, mp_emit_t emit_event,
             emit_block(&emitter, row);
         }
     }
+    emit_ledger(&emitter, state->ledger);
     for (uint32_t i = 0; i < state->nesting->count; i++) {
         emit_thread(&emitter, &state->nesting->threads[i]);
     }

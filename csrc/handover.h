@@ -6,6 +6,7 @@
 #ifndef MP_HANDOVER_H
 #define MP_HANDOVER_H
 
+#include "ledger.h"
 #include "life.h"
 
 /* Called for each event in order; false: stop. */
@@ -18,14 +19,15 @@ typedef struct {
     size_t row_count;
     const struct mp_nesting *nesting;
     const struct mp_totals *totals;
+    const mp_ledger_t *ledger; /* or NULL */
     uint64_t session_id;
     int32_t step;
     int64_t time_ns; /* that all events get but those of totals */
 } mp_handover_t;
 
-/* Segments, live blocks each with its origin and role, open regions and ops,
- * the step, the last totals of each device with the time at which they were
- * measured.  MP_ERR_FULL: EMIT stopped it. */
+/* Segments, live blocks each with its origin and role, what is held of the
+ * driver, open regions and ops, the step, the last totals of each device with
+ * the time at which they were measured.  MP_ERR_FULL: EMIT stopped it. */
 mp_status_t mp_handover_write(const mp_handover_t *state, mp_emit_t emit,
                               void *context);
 

@@ -203,6 +203,50 @@ mp_hook_cpu_free(void *pointer)
     context->in_hook = false;
 }
 
+/* The name of the op that counts here: as mp_ops_write finds it, without
+ * telling of the ops, which need not have touched torch's memory. */
+static uint32_t
+op_that_counts(const mp_context_t *context)
+{
+    uint32_t outermost = MP_NO_INDEX, counting = MP_NO_INDEX;
+    for (uint32_t i = 0; i < mp_kept_ops(context); i++) {
+        const mp_op_entry_t *entry = &context->ops[i];
+        if (entry->scope == MP_OP_SCOPE_USER) {
+            continue;
+        }
+        outermost = outermost == MP_NO_INDEX ? entry->name : outermost;
+        counting = entry->plain_allocator ? counting : entry->name;
+    }
+    return counting != MP_NO_INDEX ? counting : outermost;
+}
+
+void
+mp_hook_driver(mp_event_t *event, bool taken)
+{
+    if (mp_hook_wanted() == 0) {
+        return;
+    }
+    mp_context_t *context =
+        mp_this_thread != NULL ? mp_context_get() : mp_context_spare();
+    if (context == NULL || context->in_hook) {
+        write_bare(event);
+        return;
+    }
+    uint32_t owner = event->op_instance;
+    uint16_t flags = event->flags;
+    context->in_hook = true;
+    event->flags = 0;
+    mp_place_fill(context, event);
+    if (taken) {
+        fill_python(context, event);
+    }
+    event->op = op_that_counts(context);
+    event->op_instance = owner;
+    event->flags |= flags;
+    (void)mp_hook_append(event, 1);
+    context->in_hook = false;
+}
+
 /* ---- facts of ops ----------------------------------------------------------
  */
 

@@ -34,6 +34,12 @@ bool mp_hook_op_wants_outputs(const void *op);
  * fewer bytes than MP_SHAPE_MIN_BYTES (hook_shape.h). */
 void mp_hook_tensor(const mp_tensor_fact_t *fact);
 
+/* A fact about the driver's memory, all but for place and time filled in;
+ * op_instance and the driver's flags stay as they are.  TAKEN: say where
+ * Python is as well.  Allocates nothing: a thread that no hook has met gets a
+ * spare context (hook_thread.h), or none and tells the bare fact. */
+void mp_hook_driver(mp_event_t *event, bool taken);
+
 /* MODULE, NAME and OWNER are string ids.  A root module that begins inside
  * itself, and an optimizer likewise, is taken for one that an exception left
  * before. */

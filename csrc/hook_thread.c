@@ -43,21 +43,28 @@ is_engine_thread(void)
            strncmp(name, "pt_autograd", strlen("pt_autograd")) == 0;
 }
 
-mp_context_t *
-mp_context_new(void)
+/* A context that no thread has. */
+static mp_context_t *
+context_alone(void)
 {
-    if (this_thread_ended) {
-        return NULL;
-    }
     mp_context_t *context = mp_calloc(1, sizeof(*context));
+    if (context != NULL) {
+        context->stack_cache = mp_pystack_cache_new(); /* NULL: no stacks */
+        (void)pthread_once(&context_once, make_key);
+    }
+    return context;
+}
+
+/* Give CONTEXT, which may be NULL, to the calling thread. */
+static mp_context_t *
+context_adopt(mp_context_t *context)
+{
     if (context == NULL) {
         return NULL;
     }
     context->number = mp_thread_number();
     context->engine = is_engine_thread();
     context->strays = mp_ops_strays();
-    context->stack_cache = mp_pystack_cache_new(); /* NULL: no stacks */
-    (void)pthread_once(&context_once, make_key);
     if (pthread_setspecific(context_key, context) != 0) {
         mp_pystack_cache_free(context->stack_cache);
         mp_free(context);
@@ -65,6 +72,49 @@ mp_context_new(void)
     }
     mp_this_thread = context;
     return context;
+}
+
+mp_context_t *
+mp_context_new(void)
+{
+    return this_thread_ended ? NULL : context_adopt(context_alone());
+}
+
+/* ---- spare ones ----------------------------------------------------------
+ */
+
+#define SPARES 8
+
+static _Atomic(mp_context_t *) the_spares[SPARES];
+
+mp_context_t *
+mp_context_spare(void)
+{
+    for (int i = 0; i < SPARES && !this_thread_ended; i++) {
+        mp_context_t *spare = atomic_exchange(&the_spares[i], NULL);
+        if (spare != NULL) {
+            return context_adopt(spare);
+        }
+    }
+    return NULL;
+}
+
+void
+mp_context_stock(bool wanted)
+{
+    for (int i = 0; i < SPARES; i++) {
+        mp_context_t *spare = atomic_load(&the_spares[i]);
+        if (wanted && spare == NULL) {
+            atomic_store(&the_spares[i], context_alone());
+        }
+        else if (!wanted && spare != NULL) {
+            spare = atomic_exchange(&the_spares[i], NULL);
+            if (spare != NULL) {
+                mp_pystack_cache_free(spare->stack_cache);
+                mp_free(spare);
+            }
+        }
+    }
 }
 
 void

@@ -16,6 +16,13 @@ extern _Thread_local mp_context_t *mp_this_thread
 /* NULL: memory ran out, or the thread is ending. */
 mp_context_t *mp_context_new(void);
 
+/* For a thread that has none and must not allocate: one of a few made before;
+ * NULL: they are used up, or the thread is ending. */
+mp_context_t *mp_context_spare(void);
+/* Make spare ones again (WANTED), or free them.  One caller at a time, not
+ * from a hook. */
+void mp_context_stock(bool wanted);
+
 /* Something changed: a recording began, or regions ended elsewhere. */
 void mp_context_refresh(mp_context_t *context);
 

@@ -182,6 +182,12 @@ mp_recording_from_data(mp_module_state_t *state, mp_recording_data_t *data)
     return (PyObject *)recording;
 }
 
+const mp_tracker_t *
+mp_recording_tracker(PyObject *recording)
+{
+    return ((recording_t *)recording)->tracker;
+}
+
 /* ---- methods ---------------------------------------------------------------
  */
 
@@ -639,6 +645,10 @@ static PyMethodDef recording_methods[] = {
     {"stack_ids", recording_stack_ids, METH_O, NULL},
     {"timeline", recording_timeline, METH_VARARGS, NULL},
     {"op_table", recording_op_table, METH_VARARGS, NULL},
+    {"driver_lives", mp_driver_lives, METH_NOARGS, NULL},
+    {"driver_gaps", mp_driver_gaps, METH_NOARGS, NULL},
+    {"driver_accounts", mp_driver_accounts, METH_O, NULL},
+    {"driver_counts", mp_driver_counts, METH_NOARGS, NULL},
     {"save", recording_save, METH_VARARGS, NULL},
     {"close_stream", recording_close_stream, METH_NOARGS, NULL},
     {0},

@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "drain.h"
 #include "hook.h"
+#include "libraries.h"
 #include "mem.h"
 #include "sampler.h"
 #include "seeding.h"
@@ -98,6 +99,12 @@ deliver(mp_session_t *session, const mp_event_t *event)
 static void
 receive(mp_session_t *session, const mp_event_t *event)
 {
+    mp_event_t named;
+    if (MP_UNLIKELY((event->flags & MP_FLAG_NATIVE) != 0)) {
+        named = *event; /* who asked could not be said in the callback */
+        mp_libraries_name_event(mp_hook_intern(), &named);
+        event = &named;
+    }
     if (!session->seeding.waiting) {
         deliver(session, event);
     }

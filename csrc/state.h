@@ -80,6 +80,8 @@ extern PyType_Spec mp_module_hook_spec;
 /* A Recording that takes over WINDOW (cleared in any case). */
 PyObject *mp_recording_from_window(mp_module_state_t *state,
                                    mp_window_t *window);
+/* The tracker that has seen a Recording; borrowed. */
+const mp_tracker_t *mp_recording_tracker(PyObject *recording);
 /* A Recording that takes over DATA (cleared in any case). */
 PyObject *mp_recording_from_data(mp_module_state_t *state,
                                  mp_recording_data_t *data);
@@ -93,6 +95,13 @@ PyObject *mp_claim_gradient(PyObject *module, PyObject *args);
 
 /* made_events.c: from_events, feed, intern_string, intern_stack. */
 extern PyMethodDef mp_made_events_methods[];
+
+/* driver.c: CUPTI, and the methods of Recording about the driver's memory. */
+extern PyMethodDef mp_driver_methods[];
+PyObject *mp_driver_lives(PyObject *self, PyObject *ignored);
+PyObject *mp_driver_gaps(PyObject *self, PyObject *ignored);
+PyObject *mp_driver_accounts(PyObject *self, PyObject *argument);
+PyObject *mp_driver_counts(PyObject *self, PyObject *ignored);
 
 /* holders.c: see _core.pyi. */
 PyObject *mp_holders(PyObject *module, PyObject *args);

@@ -6,6 +6,7 @@
  *                tracker > forward map (what made a backward node)
  *                tracker > steps
  *                tracker > totals (the last sample of each device)
+ *                tracker > ledger (what others took from the driver)
  * Knows nothing of hooks, files, categories or Python. */
 #include "tracker.h"
 
@@ -34,6 +35,7 @@ struct mp_tracker {
     mp_forward_map_t *forward;
     mp_steps_t steps;
     mp_totals_t totals;
+    mp_ledger_t *ledger; /* NULL: no driver event yet */
     mp_defects_t defects;
 };
 
@@ -78,6 +80,7 @@ mp_tracker_free(mp_tracker_t *tracker)
     mp_forward_map_free(tracker->forward);
     mp_steps_clear(&tracker->steps);
     mp_totals_clear(&tracker->totals);
+    mp_ledger_free(tracker->ledger);
     mp_unreserve(tracker->rows, tracker->row_bytes);
     mp_free(tracker);
 }
@@ -339,6 +342,9 @@ segment_born(mp_tracker_t *tracker, const mp_event_t *event)
     }
     tracker->defects.unmatched_segments += !matched;
     mp_steps_raise_peaks(&tracker->steps, device);
+    if (tracker->ledger != NULL) {
+        mp_ledger_segment_born(tracker->ledger, event);
+    }
     return MP_OK;
 }
 
@@ -353,8 +359,25 @@ segment_died(mp_tracker_t *tracker, const mp_event_t *event)
             : mp_segments_died(&tracker->devices, device, event, &matched);
     if (status == MP_OK) {
         tracker->defects.unmatched_segments += !matched;
+        if (tracker->ledger != NULL) {
+            mp_ledger_segment_died(tracker->ledger, event, tracker->events,
+                                   tracker->steps.number);
+        }
     }
     return status;
+}
+
+static mp_status_t
+driver_fact(mp_tracker_t *tracker, const mp_event_t *event)
+{
+    mp_status_t status = MP_OK;
+    if (tracker->ledger == NULL) {
+        status = mp_ledger_new(tracker->keep_dead, &tracker->ledger);
+    }
+    return status != MP_OK
+               ? status
+               : mp_ledger_apply(tracker->ledger, event, tracker->events,
+                                 tracker->steps.number);
 }
 
 /* ---- facts that Python knows -------------------------------------------- */
@@ -502,8 +525,9 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
     case MP_EVENT_TOTAL_DEVICE:
     case MP_EVENT_TOTAL_POOL:
         return mp_totals_apply(&tracker->totals, event);
-    default: /* nothing that changes what is alive */
-        return MP_OK;
+    default: /* most of them change nothing that is alive */
+        return mp_event_is_driver(event->kind) ? driver_fact(tracker, event)
+                                               : MP_OK;
     }
 }
 
@@ -576,6 +600,12 @@ mp_tracker_steps(const mp_tracker_t *tracker, size_t *count)
     return mp_steps_rows(&tracker->steps, &tracker->devices, count);
 }
 
+const mp_ledger_t *
+mp_tracker_ledger(const mp_tracker_t *tracker)
+{
+    return tracker->ledger;
+}
+
 void
 mp_tracker_defects(const mp_tracker_t *tracker, mp_defects_t *defects)
 {
@@ -588,7 +618,8 @@ mp_tracker_bytes(const mp_tracker_t *tracker)
     return tracker->row_count * sizeof(mp_allocation_t) +
            tracker->steps.count * sizeof(mp_step_stats_t) +
            mp_totals_bytes(&tracker->totals) +
-           mp_forward_map_bytes(tracker->forward);
+           mp_forward_map_bytes(tracker->forward) +
+           mp_ledger_bytes(tracker->ledger);
 }
 
 mp_status_t
@@ -601,6 +632,7 @@ mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
         .row_count = tracker->row_count,
         .nesting = &tracker->nesting,
         .totals = &tracker->totals,
+        .ledger = tracker->ledger,
         .session_id = tracker->session_id,
         .step = tracker->steps.number,
         .time_ns = tracker->last_ns,

@@ -17,6 +17,7 @@
 
 #include "counters.h"
 #include "handover.h"
+#include "ledger.h"
 #include "life.h"
 
 typedef struct mp_tracker mp_tracker_t;
@@ -55,6 +56,9 @@ bool mp_tracker_stats(const mp_tracker_t *tracker, int16_t device,
 /* One row a step and device, in order. */
 const mp_step_stats_t *mp_tracker_steps(const mp_tracker_t *tracker,
                                         size_t *count);
+
+/* What the process holds of the driver; NULL: nothing was told of it. */
+const mp_ledger_t *mp_tracker_ledger(const mp_tracker_t *tracker);
 
 void mp_tracker_defects(const mp_tracker_t *tracker, mp_defects_t *defects);
 

@@ -32,6 +32,8 @@ TOTAL_METHODS: Final[tuple[str, ...]]
 TOTAL_WHYS: Final[tuple[str, ...]]
 TOTAL_CAUSES: Final[tuple[str, ...]]
 TOTAL_MEMORIES: Final[tuple[str, ...]]
+DRIVER_GROUPS: Final[tuple[str, ...]]
+DRIVER_MARKS: Final[dict[int, str]]
 
 def now_ns() -> int: ...
 
@@ -155,6 +157,32 @@ def optimizer_post_hook(optimizer: Any, args: Any, kwargs: Any, /) -> None: ...
 def gradient_hook(parameter: Any, /) -> None:
     """Post-accumulate-grad hook: marks ``parameter.grad`` as a gradient."""
 
+# -- the driver's memory (process-wide) ---------------------------------------
+
+def cupti_why_not() -> str | None:
+    """Why this build can have no driver ledger: it lacks NVIDIA's headers."""
+
+def cupti_open(path: str) -> None:
+    """Open libcupti, once a process; ``ShimError`` says what is missing.
+    "": what the program itself offers (tests)."""
+
+def cupti_start() -> tuple[bool, int, str, str]:
+    """Subscribe: (running, CUPTI's code, its text, the other tool's name).
+    ``Error`` if it runs already, is not open, or this is a forked child."""
+
+def cupti_stop() -> None:
+    """Give the subscription back.  Does nothing if there is none."""
+
+def cupti_settle() -> None:
+    """Ask which devices the contexts met are of; needed before a window ends."""
+
+def cupti_gap(begins: bool, reason: str) -> None:
+    """Mark where a stretch begins or ends in which nobody listens."""
+
+def cupti_status() -> dict[str, Any]:
+    """``open running dead detached version callbacks leaked enabled found
+    wanted path refused unknown detached_text``; see ``csrc/cupti_listener.h``."""
+
 # -- recording ---------------------------------------------------------------
 
 @final
@@ -270,6 +298,15 @@ class Recording:
         ``devices()``.
 
         frames: how many of the innermost Python frames divide a name."""
+    def driver_lives(self) -> Buffer:
+        """DRIVER_DTYPE rows: what was taken from the driver, births in order."""
+    def driver_gaps(self) -> Buffer:
+        """DRIVER_GAP_DTYPE rows."""
+    def driver_accounts(self, event: int) -> Buffer:
+        """DRIVER_ACCOUNT_DTYPE rows: who holds what after ``event`` (-1: the
+        start)."""
+    def driver_counts(self) -> dict[str, int]:
+        """MP_LEDGER_COUNT_LIST of ``csrc/ledger.h``: what did not fit together."""
     def save(self, path: str, info: str = ...) -> None:
         """``OSError`` names the path; nothing half-written is left.  ``info``
         stands in the file instead of the recording's."""

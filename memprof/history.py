@@ -218,6 +218,7 @@ class History:
         names = ("cpu allocator", "ops", "modules", "roles", "process totals")
         sources = {name: source(gone) for name in names}
         sources["cuda allocator"] = source()
+        sources["driver"] = {**source(gone), "level": "C"}
         sources["stacks"] = source(
             None if self._options.stacks else "switched off by the caller"
         )

@@ -25,6 +25,7 @@ class Options(NamedTuple):
     stacks: bool = True
     modules: bool = True
     shapes: bool = False
+    cupti: str = "auto"
     event_budget: int = DEFAULT_BUDGET
     allocation_budget: int = DEFAULT_BUDGET
 

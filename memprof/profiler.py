@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memprof import cuda
 from memprof.careful import attempt
+from memprof.driver import check_policy
 from memprof.errors import MemprofError
 from memprof.options import (
     DEFAULT_BUDGET,
@@ -66,6 +67,10 @@ class profile(Results):
         with_ops: Names of ops, the most expensive source. False: only
             ``record_function`` regions; backward blocks then lack the forward
             that caused them.
+        cupti: Whether to hear the driver's memory calls, which shows what
+            libraries take beside PyTorch. ``"auto"``: wherever that disturbs
+            neither torch.profiler nor Nsight; ``"on"``: also where it might;
+            ``"off"``: never.
         path: Stream the recording to this file, readable even after a kill.
             The second window goes to ``<stem>.2<suffix>``, and so on.
         event_budget: Bytes of events that a window may hold, 64 an event;
@@ -86,7 +91,7 @@ class profile(Results):
             no callable or no path where it must be.
         AssertionError: ``activities`` is empty.
         MemprofError: ``activities`` has neither CPU nor CUDA.
-        ValueError: A budget is not positive.
+        ValueError: A budget is not positive, or CUPTI none of its words.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class profile(Results):
         custom_trace_id_callback: Callable[[], str] | None = None,
         post_processing_timeout_s: float | None = None,
         with_ops: bool = True,
+        cupti: str = "auto",
         path: str | os.PathLike[str] | None = None,
         event_budget: int = DEFAULT_BUDGET,
         allocation_budget: int = DEFAULT_BUDGET,
@@ -126,6 +132,7 @@ class profile(Results):
             stacks=with_stack is not False,
             modules=with_modules is not False,
             shapes=record_shapes,
+            cupti=check_policy(cupti),
             event_budget=event_budget,
             allocation_budget=allocation_budget,
         )

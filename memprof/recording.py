@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memprof import _core, files
+from memprof import _core, driver_rows, files
 from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
 from memprof.info import parsed
@@ -29,6 +29,9 @@ from memprof.peaks import highest, level
 from memprof.rows import (
     ALLOCATION_DTYPE,
     CPU,
+    DRIVER_ACCOUNT_DTYPE,
+    DRIVER_DTYPE,
+    DRIVER_GAP_DTYPE,
     EVENT_DTYPE,
     NO_INDEX,
     PHASES_DTYPE,
@@ -55,6 +58,10 @@ __all__ = [
     "ALLOCATION_DTYPE",
     "CATEGORIES",
     "CPU",
+    "DRIVER_ACCOUNT_DTYPE",
+    "DRIVER_DTYPE",
+    "DRIVER_GAP_DTYPE",
+    "DRIVER_GROUPS",
     "EVENT_DTYPE",
     "NO_INDEX",
     "PHASES",
@@ -87,6 +94,7 @@ TOTAL_METHODS = _core.TOTAL_METHODS
 TOTAL_WHYS = _core.TOTAL_WHYS
 TOTAL_CAUSES = _core.TOTAL_CAUSES
 TOTAL_MEMORIES = _core.TOTAL_MEMORIES
+DRIVER_GROUPS = _core.DRIVER_GROUPS
 
 
 class Recording(Texts):
@@ -133,7 +141,8 @@ class Recording(Texts):
         did not fit together), ``devices``, ``finished`` (False: the writer was
         killed or the file is cut), ``damaged_bytes`` (behind the last good
         block), ``start_ns`` and ``start_wall_ns`` (monotonic and Unix clock),
-        ``labels`` (the rules of ``label``, as dicts).
+        ``labels`` (the rules of ``label``, as dicts), ``driver`` (name -> count:
+        what did not fit together in the driver ledger, and its gaps).
         The rest is what ``memprof.profile`` wrote: versions, sources, own cost.
         """
         core = self._core
@@ -152,6 +161,7 @@ class Recording(Texts):
             damaged_bytes=core.damaged_bytes,
             start_ns=core.start_ns,
             start_wall_ns=core.start_wall_ns,
+            driver=core.driver_counts(),
             labels=[rule.to_dict() for rule in self.rules],
         )
         return info
@@ -256,6 +266,46 @@ class Recording(Texts):
                 chosen.flags.writeable = False
                 self._of_device[number] = chosen
         return self._of_device[number]
+
+    def driver_allocations(self, device: object = None) -> Rows:
+        """Return one row a thing taken from the driver, ``DRIVER_DTYPE``, read-only.
+
+        Whoever took it: torch's own segments are among them (``is_torch``), so
+        what others hold are the rows without that mark.  ``group`` is an index
+        into ``memprof.recording.DRIVER_GROUPS``, ``owner`` the library that asked
+        (``rec.owner(i)``; none: unknown).  Empty without the ledger (``info``'s
+        source ``driver``); what was taken before it began is in no row.
+
+        Args:
+            device: only what is of that device (``"cpu"``: pinned host memory);
+                None: everything, with device -2 where it is not known.
+
+        Raises:
+            ValueError: not a device.
+        """
+        return driver_rows.driver_lives(self._core, device)
+
+    def driver_accounts(self, event: int | None = None, device: object = None) -> Rows:
+        """Return who holds what of the driver, ``DRIVER_ACCOUNT_DTYPE``.
+
+        A row for each device, group, owner and whether it is torch's: ``bytes``
+        and ``count`` after EVENT, ``peak``, ``total`` and ``taken`` up to it.
+
+        Args:
+            event: None: at the end; -1: when the recording began.
+            device: as for ``driver_allocations``.
+
+        Raises:
+            ValueError: there is no such event, or DEVICE is none.
+        """
+        return driver_rows.driver_accounts(self._core, event, device)
+
+    def driver_gaps(self) -> Rows:
+        """Return the stretches without the ledger, ``DRIVER_GAP_DTYPE``.
+
+        ``reason`` is a string id (``rec.op(i)``).
+        """
+        return driver_rows.driver_gaps(self._core)
 
     def step_stats(self, device: object = None) -> Rows:
         """Return peaks per step, ``STEP_DTYPE``: one row a step and device.

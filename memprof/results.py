@@ -86,6 +86,18 @@ class Results:
         """See ``Recording.events``."""
         return self.recording.events(device)
 
+    def driver_allocations(self, device: object = None) -> Rows:
+        """See ``Recording.driver_allocations``."""
+        return self.recording.driver_allocations(device)
+
+    def driver_accounts(self, event: int | None = None, device: object = None) -> Rows:
+        """See ``Recording.driver_accounts``."""
+        return self.recording.driver_accounts(event, device)
+
+    def driver_gaps(self) -> Rows:
+        """See ``Recording.driver_gaps``."""
+        return self.recording.driver_gaps()
+
     def step_stats(self, device: object = None) -> Rows:
         """See ``Recording.step_stats``."""
         return self.recording.step_stats(device)

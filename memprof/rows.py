@@ -138,6 +138,57 @@ TOTAL_DTYPE = _rows(
     ("memory", "u1", 87),  # index into _core.TOTAL_MEMORIES
 )
 """What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 88 bytes."""
+DRIVER_DTYPE = _rows(
+    104,
+    ("born_event", "<i8", 0),  # -1: older than the recording
+    ("died_event", "<i8", 8),  # -1: held at the end
+    ("born_ns", "<i8", 16),
+    ("died_ns", "<i8", 24),
+    ("address", "<u8", 32),  # or a handle, as the group says
+    ("size", "<u8", 40),  # bytes as the call said them
+    ("handle", "<u8", 48),  # mapping: the handle mapped; else the context, or 0
+    ("thread", "<u4", 64),
+    ("op", "<u4", 68),  # string id
+    ("module", "<u4", 72),  # string id
+    ("stack", "<u4", 76),  # stack id
+    ("owner", "<u4", 80),  # string id: the library that asked
+    ("born_step", "<i4", 84),  # -1: as born_event
+    ("died_step", "<i4", 88),
+    ("references", "<u4", 92),  # of a handle, at the end
+    ("device", "<i2", 96),  # -1: host memory; -2: unknown
+    ("flags", "<u2", 98),  # MP_FLAG_* at birth
+    ("group", "u1", 100),  # index into _core.DRIVER_GROUPS
+    ("phase", "u1", 101),
+    ("is_torch", "u1", 102),  # lies in a segment of torch's: counted there
+)
+"""One thing taken from the driver: ``mp_driver_life_t`` of ``csrc/ledger.h``."""
+
+DRIVER_ACCOUNT_DTYPE = _rows(
+    48,
+    ("bytes", "<i8", 0),  # at the event asked for
+    ("peak", "<i8", 8),  # highest up to it
+    ("total", "<i8", 16),  # all that was taken up to it
+    ("count", "<i8", 24),
+    ("taken", "<i8", 32),
+    ("owner", "<u4", 40),
+    ("device", "<i2", 44),
+    ("group", "u1", 46),
+    ("is_torch", "u1", 47),
+)
+"""What one owner holds in one group: ``mp_driver_account_t`` of ``csrc/ledger.h``."""
+
+DRIVER_GAP_DTYPE = _rows(
+    40,
+    ("begin_event", "<i8", 0),  # -1: before the recording
+    ("end_event", "<i8", 8),  # -1: to the end
+    ("begin_ns", "<i8", 16),
+    ("end_ns", "<i8", 24),
+    ("reason", "<u4", 32),  # string id
+)
+"""A stretch in which nobody listened: ``mp_driver_gap_t`` of ``csrc/ledger.h``."""
+
+NOT_COUNTED = 0x100 | 0x200
+"""MP_FLAG_FOREIGN, MP_FLAG_GRAPH: such a row stands for 0 bytes in a sum."""
 
 OP_DTYPE = _rows(
     24,

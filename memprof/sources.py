@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 from memprof import _core, careful, cuda
+from memprof.driver import level, the_ledger
 from memprof.errors import MemprofError
 from memprof.follow import Follower, source
 from memprof.hooks import the_hooks
@@ -115,6 +116,8 @@ class Live:
         self._sources: dict[str, dict[str, Any]] = {}
         self._seeded: dict[str, dict[str, int]] = {}
         self._waiting = False  # for CUDA to come up
+        self._holds_ledger = False
+        self._driver: dict[str, Any] = {}  # at the stop
         self._session = _core.Session(
             ops=options.op_level,
             shapes=options.shapes,
@@ -146,6 +149,10 @@ class Live:
             ),
             "roles": source(),
         }
+        self._driver = source("not in activities")
+        if options.cupti == "off":
+            self._driver = source(f"{off} (cupti='off')")
+        self._holds_ledger = False
         the_hooks().acquire(self._torch, options.modules)
         try:
             # One start at a time: the next takes over what this one has seeded.
@@ -168,6 +175,8 @@ class Live:
         session.start(seeding)
         _running.append(self)
         session.step(step)
+        if options.cuda and cuda.why_not(self._torch) is None and not self._waiting:
+            self._hear_driver()
         if seeding:
             self._seed()
         elif options.cuda and others and not any(o._options.cuda for o in others):
@@ -185,6 +194,10 @@ class Live:
         """See ``Follower``."""
         if self in _running:
             _running.remove(self)
+        if self._holds_ledger:
+            self._driver = the_ledger().facts()
+            self._holds_ledger = False
+            the_ledger().release()
         try:
             self._session.stop()
         finally:
@@ -212,6 +225,8 @@ class Live:
             self._waiting = not cuda.is_up(torch)
             why = "CUDA has not been used" if self._waiting else attach(torch)
         self._sources["cuda allocator"] = source(why)
+        if why is not None and self._options.cupti != "off":
+            self._driver = source(why)  # unless CUDA is up all the same
         return why is None
 
     def attach_late(self) -> None:
@@ -220,6 +235,25 @@ class Live:
             self._waiting = False
             self._sources["cuda allocator"] = source(attach(self._torch))
             _core.request_totals()
+            self._hear_driver()
+
+    def _hear_driver(self) -> None:
+        """Have the driver's calls heard, now that CUDA is up."""
+        if self._options.cupti != "off" and not self._holds_ledger:
+            self._holds_ledger = True
+            try:
+                the_ledger().acquire(self._torch, self._options.cupti)
+            except Exception as problem:  # the recording must not be lost for it
+                careful.tell(
+                    "memprof: driver-level tracking failed to start: "
+                    f"{careful.sentence(problem)}"
+                )
+
+    def _driver_facts(self, totals: dict[str, Any]) -> dict[str, Any]:
+        """Return the source ``driver``: the ledger, and the rung of the ladder."""
+        found = the_ledger().facts() if self._holds_ledger else dict(self._driver)
+        found["level"] = level(found["live"], totals["live"])
+        return found
 
     def _seed(self) -> None:
         """Tell the session what CUDA's allocator holds; events wait for it."""
@@ -275,11 +309,13 @@ class Live:
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
+        the_ledger().settle()
         return self._session.window_end()
 
     def snapshot(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
+        the_ledger().settle()
         return self._session.snapshot()
 
     def counters(self, device: int) -> dict[str, dict[str, int]]:
@@ -294,8 +330,9 @@ class Live:
         """See ``Follower``."""
         status = self._session.status()
         sources = {name: dict(fact) for name, fact in self._sources.items()}
+        totals = self._totals()
         return {
-            "sources": {**sources, TOTALS: self._totals()},
+            "sources": {**sources, TOTALS: totals, "driver": self._driver_facts(totals)},
             "shim": _core.shim_info(),
             "seeded": dict(self._seeded),
             "own_tensors": dict(the_hooks().names.own),

@@ -266,10 +266,17 @@ def _sources(info: dict[str, Any]) -> dict[str, str]:
     if not isinstance(sources, dict):
         return {}
     return {
-        str(name): "" if fact.get("live") else str(fact.get("why") or "not live")
+        str(name): "" if fact.get("live") else _why_not(fact)
         for name, fact in sources.items()
         if isinstance(fact, dict)
     }
+
+
+def _why_not(fact: dict[str, Any]) -> str:
+    """Return why a source is not live, and the rung that is left of a ladder."""
+    why = str(fact.get("why") or "not live")
+    level = fact.get("level")
+    return f"{why.removesuffix('.')} (level {level})" if level else why
 
 
 # -- folding -------------------------------------------------------------------

@@ -203,6 +203,12 @@ class FakeCore(types.ModuleType):
         if call in self.failures:
             raise self.failures[call]
 
+    def cupti_why_not(self) -> str | None:
+        return "a fake core has no CUPTI"
+
+    def cupti_status(self) -> dict[str, Any]:
+        return {"dead": False, "open": False, "detached": False}
+
     def now_ns(self) -> int:
         self.clock += 1000
         return self.clock
