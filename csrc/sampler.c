@@ -116,19 +116,22 @@ static void
 take_sample(unsigned causes, uint32_t number)
 {
     mp_total_t rows[MOST_ROWS];
+    mp_event_t events[MOST_ROWS * MP_TOTAL_EVENTS];
+    size_t length = 0;
     /* What came before is before it in the log; and there is room then. */
     mp_drain_lock();
     (void)mp_drain_now();
     mp_drain_unlock();
     size_t count = mp_measure_all(rows, MOST_ROWS);
     for (size_t i = 0; i < count; i++) {
-        mp_event_t events[MP_TOTAL_EVENTS];
         rows[i].cause = main_cause(causes);
         rows[i].sample = number;
-        size_t length = mp_total_write(&rows[i], events);
-        for (size_t k = 0; k < length; k++) {
-            events[k].thread = mp_thread_number();
-        }
+        length += mp_total_write(&rows[i], events + length);
+    }
+    for (size_t i = 0; i < length; i++) {
+        events[i].thread = mp_thread_number();
+    }
+    if (length > 0) { /* as one: nobody finds half a sample in the log */
         (void)mp_hook_feed(events, length); /* a full log counts them */
     }
 }

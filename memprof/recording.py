@@ -331,7 +331,8 @@ class Recording(Texts):
         see ``memprof.totals``. Of the CPU: what the operating system says.
 
         ``method`` and ``device_method`` say how a number was had, ``why`` why not: -1
-        is not measured. They index ``TOTAL_METHODS`` and ``TOTAL_WHYS``. No rows: nothing was; ``info["sources"]`` says why.
+        is not measured. They index ``TOTAL_METHODS`` and ``TOTAL_WHYS``. No rows:
+        nothing was; ``info["sources"]`` says why.
 
         Args:
             device: whose; ``"all"``: every device's. Devices that torch did not use,
