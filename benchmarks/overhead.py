@@ -213,6 +213,7 @@ def running(tool: str, counters: dict[str, int | None]) -> Iterator[None]:
 
         session = _core.Session(
             ops=2,
+            shapes=False,
             stacks=False,
             modules=False,
             cpu=False,
@@ -268,6 +269,7 @@ class Bench:
     def build(self) -> tuple[str, float]:
         """Build the model; return its description and the seconds of a step."""
         self.step, about = build(self.model, self.device)
+        gc.collect()
         self.block("bare", 1, 2)
         return about, min(self.block("bare", 1, 0).seconds for _ in range(3))
 
@@ -276,7 +278,6 @@ class Bench:
         step = self.step
         assert step is not None
         counters: dict[str, int | None] = {}
-        gc.collect()
         with running(tool, counters):
             for _ in range(warmup):
                 step()
@@ -452,7 +453,8 @@ def measure(model: str, device: str, plan: Plan) -> Result:
     """Measure every tool on one model."""
     result = Result(model)
     gpu = torch.device(device).type == "cuda"
-    peers = [peer for peer in PEERS if gpu or not TOOLS[peer].cuda_only]
+    asked = PEERS if plan.peer_rounds else ()
+    peers = [peer for peer in asked if gpu or not TOOLS[peer].cuda_only]
     # All start now, so that they import torch side by side; each builds its
     # model when its turn comes, so no more than two are in memory at once.
     bare = Process(model, device, plan.threads)
@@ -468,7 +470,7 @@ def measure(model: str, device: str, plan: Plan) -> Result:
         result.bare_ms, result.steps_per_block = 1000 * seconds, steps
         say(f"{model}: {result.about}; {1000 * seconds:.1f} ms, {steps} steps a block")
         measure_memprof(result, bare, mine, (steps, warmup), plan)
-        for peer in PEERS:
+        for peer in asked:
             row = Row(peer, TOOLS[peer].label, TOOLS[peer].call, "paired")
             result.rows.append(row)
             if peer not in others:
@@ -669,7 +671,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--device", help="default: cuda, if there is one")
     parser.add_argument("--rounds", type=int, help="for memprof; default 40, quick 6")
-    parser.add_argument("--peer-rounds", type=int, help="default 8, quick 2")
+    parser.add_argument("--peer-rounds", type=int, help="default 8, quick 2; 0: none")
     parser.add_argument(
         "--peer-seconds",
         type=float,
@@ -692,7 +694,11 @@ def main(argv: list[str] | None = None) -> None:
     on_gpu = torch.device(device).type == "cuda"
     plan = Plan(
         rounds=max(2, args.rounds or (6 if args.quick else 40)),
-        peer_rounds=max(1, args.peer_rounds or (2 if args.quick else 8)),
+        peer_rounds=(
+            (2 if args.quick else 8)
+            if args.peer_rounds is None
+            else max(0, args.peer_rounds)
+        ),
         block_seconds=args.block or (0.2 if args.quick else 0.4),
         peer_seconds=args.peer_seconds or (20 if args.quick else 45),
         threads=args.threads or (torch.get_num_threads() if on_gpu else 1),

@@ -48,7 +48,11 @@
     X(DRIVER_MARK, 67, "driver_mark")                                         \
     X(DRIVER_GAP, 68, "driver_gap")                                           \
     X(DRIVER_PUT_BACK, 69, "driver_put_back")                                 \
-    X(DRIVER_CONTEXT, 70, "driver_context")
+    X(DRIVER_CONTEXT, 70, "driver_context")                                   \
+    /* what the driver says that process and device hold: total.h */          \
+    X(TOTAL_PROCESS, 80, "total_process")                                     \
+    X(TOTAL_DEVICE, 81, "total_device")                                       \
+    X(TOTAL_POOL, 82, "total_pool")
 
 typedef enum {
 #define X(name, number, text) MP_EVENT_##name = (number),
@@ -236,7 +240,15 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  * DRIVER_GAP       1: begins,      0                 op: the reason (string
  *                  0: ends                           id)
  * DRIVER_CONTEXT   context         0                 device: the one that it
- *                                                    is of */
+ *                                                    is of
+ * TOTAL_PROCESS    what it took    bytes that the    pool: method; flags:
+ *                  to measure, ns  process holds     cause, 256 x why not
+ * TOTAL_DEVICE     bytes it has    bytes in use      stream: bytes reserved;
+ *                                                    pool: method; flags:
+ *                                                    memory, 256 x why not
+ * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
+ * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
+ * op_instance: equal for what was measured in one go. */
 
 /* Whether a kind is a fact about blocks or segments of a device. */
 static inline bool

@@ -3,6 +3,7 @@
 
 #include "devices.h"
 #include "nesting.h"
+#include "totals.h"
 
 typedef struct {
     mp_emit_t emit;
@@ -133,6 +134,18 @@ emit_thread(emitter_t *emitter, const mp_thread_t *thread)
     }
 }
 
+static void
+emit_totals(emitter_t *emitter, const mp_totals_t *totals)
+{
+    const mp_event_t *events;
+    size_t count;
+    for (size_t i = 0; (count = mp_totals_last(totals, i, &events)) > 0; i++) {
+        for (size_t k = 0; k < count; k++) {
+            emit(emitter, &events[k]);
+        }
+    }
+}
+
 mp_status_t
 mp_handover_write(const mp_handover_t *state, mp_emit_t emit_event,
                   void *context)
@@ -167,5 +180,6 @@ mp_handover_write(const mp_handover_t *state, mp_emit_t emit_event,
     step.addr = state->session_id;
     step.size = (uint64_t)state->step;
     emit(&emitter, &step);
+    emit_totals(&emitter, state->totals);
     return emitter.stopped ? MP_ERR_FULL : MP_OK;
 }

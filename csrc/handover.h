@@ -19,13 +19,15 @@ typedef struct {
     size_t row_count;
     const struct mp_nesting *nesting;
     const mp_ledger_t *ledger; /* or NULL */
+    const struct mp_totals *totals;
     uint64_t session_id;
     int32_t step;
-    int64_t time_ns; /* that all events get */
+    int64_t time_ns; /* that all events get but those of totals */
 } mp_handover_t;
 
 /* Segments, live blocks each with its origin and role, what is held of the
- * driver, open regions and ops, the step.  MP_ERR_FULL: EMIT stopped it. */
+ * driver, open regions and ops, the step, the last totals of each device with
+ * the time at which they were measured.  MP_ERR_FULL: EMIT stopped it. */
 mp_status_t mp_handover_write(const mp_handover_t *state, mp_emit_t emit,
                               void *context);
 

@@ -9,6 +9,7 @@
 #include "pystack.h"
 #include "shim_loader.h"
 #include "state.h"
+#include "total.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -398,6 +399,10 @@ add_tables(PyObject *module)
     ADD_TABLE(module, "DRIVER_GROUPS", true MP_DRIVER_GROUP_LIST(X), true);
     ADD_TABLE(module, "DRIVER_MARKS", true MP_DRIVER_MARK_LIST(X), false);
     ADD_TABLE(module, "OP_KINDS", true MP_OP_KIND_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_METHODS", true MP_TOTAL_METHOD_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_WHYS", true MP_TOTAL_WHY_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_CAUSES", true MP_TOTAL_CAUSE_LIST(X), true);
+    ADD_TABLE(module, "TOTAL_MEMORIES", true MP_TOTAL_MEMORY_LIST(X), true);
     return 0;
 }
 #undef X
@@ -456,6 +461,7 @@ core_exec(PyObject *module)
         PyModule_AddFunctions(module, mp_pyhooks_methods) != 0 ||
         PyModule_AddFunctions(module, mp_made_events_methods) != 0 ||
         PyModule_AddFunctions(module, mp_driver_methods) != 0 ||
+        PyModule_AddFunctions(module, mp_device_total_methods) != 0 ||
         add_tables(module) != 0) {
         return -1;
     }

@@ -34,6 +34,11 @@ mp_status_t mp_recording_writer_append(mp_recording_writer_t *writer,
 /* Write what is pending as a block now (end of a step, say). */
 mp_status_t mp_recording_writer_flush(mp_recording_writer_t *writer);
 
+/* Write INFO (UTF-8 JSON) now, for readers of a file that is never closed;
+ * the one given to close counts instead.  Failures are final, as of append. */
+mp_status_t mp_recording_writer_info(mp_recording_writer_t *writer,
+                                     const char *info, size_t info_length);
+
 /* Finish: last block, INFO (UTF-8 JSON), directory, footer, header.  Frees
  * the writer in any case and returns its first failure; MP_ERR_IO:
  * *SAVED_ERRNO.  After a failure the file stays readable up to its last whole

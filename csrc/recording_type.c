@@ -6,6 +6,7 @@
 #include "recording.h"
 #include "state.h"
 #include "timeline.h"
+#include "totals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -216,6 +217,23 @@ recording_steps(PyObject *self, PyObject *Py_UNUSED(ignored))
         mp_tracker_steps(((recording_t *)self)->tracker, &count);
     return mp_rows_new(mp_state_of_type(Py_TYPE(self)), rows,
                        count * sizeof(mp_step_stats_t), self, NULL);
+}
+
+static PyObject *
+recording_totals(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    recording_t *recording = (recording_t *)self;
+    mp_module_state_t *state = mp_state_of_type(Py_TYPE(self));
+    mp_total_t *rows;
+    size_t count;
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_totals_build(recording->events, recording->count, &rows, &count);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state, status, "the totals", 0, NULL);
+    }
+    return mp_rows_new(state, rows, count * sizeof(*rows), NULL, mp_free);
 }
 
 /* The devices that Python hears of; DEVICES has MAX_DEVICES places. */
@@ -616,6 +634,7 @@ static PyMethodDef recording_methods[] = {
     {"events", recording_events, METH_NOARGS, NULL},
     {"allocations", recording_allocations, METH_NOARGS, NULL},
     {"steps", recording_steps, METH_NOARGS, NULL},
+    {"totals", recording_totals, METH_NOARGS, NULL},
     {"devices", recording_devices, METH_NOARGS, NULL},
     {"stats", recording_stats, METH_O, NULL},
     {"defects", recording_defects, METH_NOARGS, NULL},

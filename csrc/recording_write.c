@@ -516,6 +516,32 @@ mp_recording_writer_flush(mp_recording_writer_t *writer)
     return write_pending(writer);
 }
 
+/* ---- info -------------------------------------------------------------- */
+
+static mp_status_t
+write_info(mp_recording_writer_t *writer, const char *info, size_t info_length)
+{
+    return write_payload(writer, MP_BLOCK_INFO, 1, (const uint8_t *)info,
+                         info_length);
+}
+
+mp_status_t
+mp_recording_writer_info(mp_recording_writer_t *writer, const char *info,
+                         size_t info_length)
+{
+    if (writer->failed != MP_OK) {
+        return writer->failed;
+    }
+    writer->writing = true;
+    mp_status_t status = write_info(writer, info, info_length);
+    if (status == MP_OK) {
+        status = mp_sink_flush(writer->sink);
+    }
+    writer->writing = status != MP_OK;
+    writer->failed = status;
+    return status;
+}
+
 /* ---- close ------------------------------------------------------------- */
 
 /* Info, directory, footer; the header last, since it vouches for them. */
@@ -523,8 +549,7 @@ static mp_status_t
 write_end(mp_recording_writer_t *writer, const char *info, size_t info_length,
           uint64_t dropped)
 {
-    mp_status_t status = write_payload(writer, MP_BLOCK_INFO, 1,
-                                       (const uint8_t *)info, info_length);
+    mp_status_t status = write_info(writer, info, info_length);
     if (status != MP_OK) {
         return status;
     }

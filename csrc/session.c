@@ -12,6 +12,7 @@
 #include "hook.h"
 #include "libraries.h"
 #include "mem.h"
+#include "sampler.h"
 #include "seeding.h"
 
 #include <pthread.h>
@@ -61,6 +62,30 @@ stream(mp_session_t *session, bool flush)
     note_stream_errno(session);
 }
 
+/* Torch took memory from the driver: perhaps more than ever, and then what the
+ * process holds near the peak is of interest. */
+static void
+note_segment(const mp_session_t *session, int16_t device)
+{
+    mp_device_stats_t stats;
+    if (session->options.totals &&
+        mp_tracker_stats(session->follower, device, &stats) &&
+        stats.reserved_bytes.current == stats.reserved_bytes.peak) {
+        mp_sampler_want(MP_TOTAL_CAUSE_PEAK);
+    }
+}
+
+/* A library's image or a context came: what it took is the difference. */
+static void
+note_mark(const mp_session_t *session, const mp_event_t *event)
+{
+    if (session->options.totals &&
+        (event->pool == MP_DRIVER_MARK_IMAGE_LOADED ||
+         event->pool == MP_DRIVER_MARK_CONTEXT_CREATED)) {
+        mp_sampler_want(MP_TOTAL_CAUSE_REQUEST);
+    }
+}
+
 static void
 deliver(mp_session_t *session, const mp_event_t *event)
 {
@@ -72,6 +97,13 @@ deliver(mp_session_t *session, const mp_event_t *event)
     }
     (void)mp_tracker_apply(session->follower, &copy); /* counts failures */
     session->events++;
+    if (copy.kind == MP_EVENT_SEGMENT_ALLOC ||
+        copy.kind == MP_EVENT_SEGMENT_MAP) {
+        note_segment(session, copy.device);
+    }
+    else if (copy.kind == MP_EVENT_DRIVER_MARK) {
+        note_mark(session, &copy);
+    }
     if (session->recording) {
         copy.step = mp_tracker_step(session->follower);
         (void)mp_window_keep(&session->window, &copy);
@@ -82,7 +114,7 @@ static void
 receive(mp_session_t *session, const mp_event_t *event)
 {
     mp_event_t named;
-    if (MP_UNLIKELY((event->flags & MP_FLAG_NATIVE) != 0)) {
+    if (MP_UNLIKELY(mp_event_is_driver(event->kind))) {
         named = *event; /* who asked could not be said in the callback */
         mp_libraries_name_event(mp_hook_intern(), &named);
         event = &named;
@@ -107,6 +139,9 @@ receive_all(const mp_event_t *events, size_t count)
         if (session->recording) {
             stream(session, false);
         }
+    }
+    if (mp_totals_requested()) {
+        mp_sampler_want(MP_TOTAL_CAUSE_REQUEST);
     }
 }
 
@@ -140,6 +175,7 @@ fork_child(void)
         session->window.writer = NULL;
     }
     the_engine.sessions = NULL;
+    mp_sampler_after_fork();
     mp_drain_after_fork();
     mp_drain_unlock();
 }
@@ -243,7 +279,20 @@ leave_list(mp_session_t *session)
     session->next = NULL;
 }
 
-/* The lock is held; it is given up while waiting for the drain thread. */
+/* Whether a running session wants totals.  The lock is held. */
+static bool
+totals_wanted(void)
+{
+    for (const mp_session_t *session = the_engine.sessions; session != NULL;
+         session = session->next) {
+        if (session->options.totals) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The lock is held; it is given up while waiting for the threads. */
 static void
 stop_locked(mp_session_t *session)
 {
@@ -254,6 +303,9 @@ stop_locked(mp_session_t *session)
     mp_seeding_end(&session->seeding);
     session->dropped_after = mp_log_dropped(mp_hook_log());
     (void)switch_hooks(ignored, sizeof(ignored));
+    if (!totals_wanted()) {
+        mp_sampler_stop();
+    }
     if (the_engine.sessions == NULL) {
         mp_drain_stop();
     }
@@ -280,6 +332,24 @@ uint64_t
 mp_session_id(const mp_session_t *session)
 {
     return session->id;
+}
+
+bool
+mp_session_totals(const mp_session_t *session)
+{
+    return session->options.totals;
+}
+
+mp_status_t
+mp_session_set_totals(mp_session_t *session, bool wanted)
+{
+    mp_drain_lock();
+    bool running = session->running;
+    if (!running) {
+        session->options.totals = wanted;
+    }
+    mp_drain_unlock();
+    return running ? MP_ERR_STATE : MP_OK;
 }
 
 static bool
@@ -340,6 +410,9 @@ start_locked(mp_session_t *session, bool seeding, bool *took_over, char *error,
     session->next = the_engine.sessions;
     the_engine.sessions = session;
     status = switch_hooks(error, error_size);
+    if (status == MP_OK && session->options.totals) {
+        status = mp_sampler_start();
+    }
     if (status != MP_OK) {
         stop_locked(session);
     }
@@ -412,6 +485,7 @@ mp_session_step(mp_session_t *session, int32_t number)
         (void)mp_drain_now();
         mp_drain_unlock();
     }
+    mp_sampler_want(MP_TOTAL_CAUSE_STEP);
     return MP_OK;
 }
 
@@ -436,11 +510,21 @@ keep_state_event(void *context, const mp_event_t *event)
     return mp_window_keep(&session->window, &copy);
 }
 
+/* Have what is held now in the log. */
+static void
+measure(const mp_session_t *session)
+{
+    if (session->options.totals) {
+        mp_sampler_wait();
+    }
+}
+
 mp_status_t
 mp_session_window_begin(mp_session_t *session, const char *path,
                         int *saved_errno)
 {
     *saved_errno = 0;
+    measure(session);
     mp_drain_lock();
     if (!session->running || session->recording || session->seeding.waiting) {
         mp_drain_unlock();
@@ -466,8 +550,23 @@ mp_session_window_begin(mp_session_t *session, const char *path,
 }
 
 mp_status_t
+mp_session_window_describe(mp_session_t *session, const char *info,
+                           size_t info_length)
+{
+    mp_drain_lock();
+    mp_status_t status = session->recording ? MP_OK : MP_ERR_STATE;
+    if (status == MP_OK) {
+        mp_window_describe(&session->window, info, info_length);
+        note_stream_errno(session);
+    }
+    mp_drain_unlock();
+    return status;
+}
+
+mp_status_t
 mp_session_window_end(mp_session_t *session, mp_window_t *out)
 {
+    measure(session);
     mp_drain_lock();
     if (!session->recording) {
         mp_drain_unlock();
@@ -489,6 +588,7 @@ mp_session_window_end(mp_session_t *session, mp_window_t *out)
 mp_status_t
 mp_session_window_copy(mp_session_t *session, mp_window_t *out)
 {
+    measure(session);
     mp_drain_lock();
     if (!session->recording) {
         mp_drain_unlock();

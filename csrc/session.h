@@ -25,6 +25,7 @@ typedef struct {
     bool shapes;  /* of the tensors that ops return; with ops 2 */
     bool cpu;
     bool cuda;
+    bool totals; /* what process and devices hold is measured meanwhile */
     size_t event_budget_bytes;      /* of a window */
     size_t allocation_budget_bytes; /* of its lives */
 } mp_session_options_t;
@@ -35,6 +36,10 @@ mp_status_t mp_session_new(const mp_session_options_t *options,
 void mp_session_free(mp_session_t *session);
 
 uint64_t mp_session_id(const mp_session_t *session);
+
+bool mp_session_totals(const mp_session_t *session);
+/* In place of the option.  MP_ERR_STATE: it runs. */
+mp_status_t mp_session_set_totals(mp_session_t *session, bool wanted);
 
 /* Switch the hooks on.  A session that was stopped begins anew.  SEEDING: hold
  * events back until mp_session_seed. If another session runs (and is not
@@ -56,6 +61,11 @@ mp_status_t mp_session_step(mp_session_t *session, int32_t number);
 /* MP_ERR_IO: *SAVED_ERRNO; no window is open then. */
 mp_status_t mp_session_window_begin(mp_session_t *session, const char *path,
                                     int *saved_errno);
+
+/* What the open window's file says of the run should it never be closed:
+ * UTF-8 JSON.  MP_ERR_STATE: no window is open. */
+mp_status_t mp_session_window_describe(mp_session_t *session, const char *info,
+                                       size_t info_length);
 
 /* Give the window away; the caller owns all of it. */
 mp_status_t mp_session_window_end(mp_session_t *session, mp_window_t *out);

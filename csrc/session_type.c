@@ -164,6 +164,26 @@ session_window_begin(PyObject *self, PyObject *path)
 }
 
 static PyObject *
+session_window_describe(PyObject *self, PyObject *info)
+{
+    mp_session_t *session = session_of(self);
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(info, &length);
+    if (text == NULL) {
+        return NULL;
+    }
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_session_window_describe(session, text, (size_t)length);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state_of(self), status,
+                        "describing a recording window", 0, NULL);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 session_window_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     mp_session_t *session = session_of(self);
@@ -331,7 +351,38 @@ session_get_id(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLongLong(mp_session_id(session_of(self)));
 }
 
+static PyObject *
+session_get_totals(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(mp_session_totals(session_of(self)));
+}
+
+static int
+session_set_totals(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    int wanted = value == NULL ? -1 : PyObject_IsTrue(value);
+    if (wanted < 0) {
+        if (value == NULL) {
+            PyErr_SetString(PyExc_AttributeError, "totals cannot be deleted");
+        }
+        return -1;
+    }
+    mp_session_t *session = session_of(self);
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_session_set_totals(session, wanted != 0);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        (void)mp_raise(state_of(self), status, "choosing totals", 0, NULL);
+        return -1;
+    }
+    return 0;
+}
+
 static PyGetSetDef session_getset[] = {
+    {"totals", session_get_totals, session_set_totals,
+     "whether what process and devices hold is measured from start to stop",
+     NULL},
     {"id", session_get_id, NULL, "number of the session in this process",
      NULL},
     {0},
@@ -342,6 +393,7 @@ static PyMethodDef session_methods[] = {
     {"seed", session_seed, METH_O, NULL},
     {"step", session_step, METH_O, NULL},
     {"window_begin", session_window_begin, METH_O, NULL},
+    {"window_describe", session_window_describe, METH_O, NULL},
     {"window_end", session_window_end, METH_NOARGS, NULL},
     {"snapshot", session_snapshot, METH_NOARGS, NULL},
     {"stop", session_stop, METH_NOARGS, NULL},

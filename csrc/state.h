@@ -106,6 +106,9 @@ PyObject *mp_driver_counts(PyObject *self, PyObject *ignored);
 /* holders.c: see _core.pyi. */
 PyObject *mp_holders(PyObject *module, PyObject *args);
 
+/* device_total.c: device_total, request_totals. */
+extern PyMethodDef mp_device_total_methods[];
+
 /* pyhooks.c */
 extern PyMethodDef mp_pyhooks_methods[];
 /* MODULE gets the two hooks of torch.nn.Module as attributes. */

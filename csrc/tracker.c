@@ -6,6 +6,7 @@
  *                tracker > forward map (what made a backward node)
  *                tracker > steps
  *                tracker > ledger (what others took from the driver)
+ *                tracker > totals (the last sample of each device)
  * Knows nothing of hooks, files, categories or Python. */
 #include "tracker.h"
 
@@ -15,6 +16,7 @@
 #include "nesting.h"
 #include "segments.h"
 #include "steps.h"
+#include "totals.h"
 
 #define DEFAULT_ALLOCATION_BUDGET ((size_t)1 << 31)
 
@@ -33,6 +35,7 @@ struct mp_tracker {
     mp_forward_map_t *forward;
     mp_steps_t steps;
     mp_ledger_t *ledger; /* NULL: no driver event yet */
+    mp_totals_t totals;
     mp_defects_t defects;
 };
 
@@ -77,6 +80,7 @@ mp_tracker_free(mp_tracker_t *tracker)
     mp_forward_map_free(tracker->forward);
     mp_steps_clear(&tracker->steps);
     mp_ledger_free(tracker->ledger);
+    mp_totals_clear(&tracker->totals);
     mp_unreserve(tracker->rows, tracker->row_bytes);
     mp_free(tracker);
 }
@@ -517,6 +521,10 @@ apply(mp_tracker_t *tracker, const mp_event_t *event)
                                 tracker->events, event->time_ns);
         }
         return MP_OK;
+    case MP_EVENT_TOTAL_PROCESS:
+    case MP_EVENT_TOTAL_DEVICE:
+    case MP_EVENT_TOTAL_POOL:
+        return mp_totals_apply(&tracker->totals, event);
     default: /* most of them change nothing that is alive */
         return mp_event_is_driver(event->kind) ? driver_fact(tracker, event)
                                                : MP_OK;
@@ -609,8 +617,9 @@ mp_tracker_bytes(const mp_tracker_t *tracker)
 {
     return tracker->row_count * sizeof(mp_allocation_t) +
            tracker->steps.count * sizeof(mp_step_stats_t) +
-           mp_forward_map_bytes(tracker->forward) +
-           mp_ledger_bytes(tracker->ledger);
+           mp_totals_bytes(&tracker->totals) +
+           mp_ledger_bytes(tracker->ledger) +
+           mp_forward_map_bytes(tracker->forward);
 }
 
 mp_status_t
@@ -623,6 +632,7 @@ mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
         .row_count = tracker->row_count,
         .nesting = &tracker->nesting,
         .ledger = tracker->ledger,
+        .totals = &tracker->totals,
         .session_id = tracker->session_id,
         .step = tracker->steps.number,
         .time_ns = tracker->last_ns,

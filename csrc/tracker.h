@@ -63,8 +63,8 @@ const mp_ledger_t *mp_tracker_ledger(const mp_tracker_t *tracker);
 void mp_tracker_defects(const mp_tracker_t *tracker, mp_defects_t *defects);
 
 /* The state as events that a new tracker can be fed with: segments, live
- * blocks with their origin and role, open ops and regions, the step.  EMIT
- * is called for each in order and returns false to stop. */
+ * blocks with their origin and role, open ops and regions, the step, the last
+ * totals.  EMIT is called for each in order and returns false to stop. */
 mp_status_t mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
                                    void *context);
 

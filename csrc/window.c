@@ -141,6 +141,20 @@ mp_window_stream(mp_window_t *window, bool flush)
     }
 }
 
+void
+mp_window_describe(mp_window_t *window, const char *info, size_t info_length)
+{
+    if (window->writer == NULL) {
+        return;
+    }
+    errno = 0;
+    mp_status_t status =
+        mp_recording_writer_info(window->writer, info, info_length);
+    if (status != MP_OK) {
+        stream_failed(window, status == MP_ERR_NOMEM ? ENOMEM : errno);
+    }
+}
+
 /* ---- the end ------------------------------------------------------------ */
 
 /* Give back the address space that was not used. */

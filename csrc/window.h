@@ -53,6 +53,11 @@ bool mp_window_keep(mp_window_t *window, const mp_event_t *event);
  * failure ends the streaming (stream_errno), not the recording. */
 void mp_window_stream(mp_window_t *window, bool flush);
 
+/* Give the writer, if there is one, what it says of the run should it never
+ * be closed: UTF-8 JSON.  A failure is as one of mp_window_stream. */
+void mp_window_describe(mp_window_t *window, const char *info,
+                        size_t info_length);
+
 /* Events that the budget or the log dropped so far. */
 uint64_t mp_window_dropped(const mp_window_t *window);
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
+    from memprof.totals import Total, TotalAt, device_totals
 
 __all__ = [
     "EVENT_KINDS",
@@ -38,8 +39,11 @@ __all__ = [
     "Recording",
     "ShimError",
     "Timeline",
+    "Total",
+    "TotalAt",
     "Why",
     "__version__",
+    "device_totals",
     "load",
     "profile",
     "record_function",

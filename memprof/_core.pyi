@@ -30,6 +30,10 @@ REASONS: Final[tuple[str, ...]]
 OP_KINDS: Final[tuple[str, ...]]
 DRIVER_GROUPS: Final[tuple[str, ...]]
 DRIVER_MARKS: Final[dict[int, str]]
+TOTAL_METHODS: Final[tuple[str, ...]]
+TOTAL_WHYS: Final[tuple[str, ...]]
+TOTAL_CAUSES: Final[tuple[str, ...]]
+TOTAL_MEMORIES: Final[tuple[str, ...]]
 
 def now_ns() -> int: ...
 
@@ -54,6 +58,16 @@ def adopt_cpu(storage_cdata: int) -> tuple[int, int] | None:
     Writes a SEED_BLOCK fact; from then on its free is seen.  Returns
     (address, bytes), or None if the memory is not the CPU allocator's.
     """
+
+# -- what process and devices hold --------------------------------------------
+
+def device_total(device: int, /) -> Buffer:
+    """One TOTAL_DTYPE row, measured now; -1 is the CPU.
+
+    Initialises no CUDA and makes no context; may take milliseconds."""
+
+def request_totals() -> None:
+    """Have those that measure (``Session.totals``) do so soon; returns at once."""
 
 # -- facts that Python knows -------------------------------------------------
 
@@ -189,6 +203,9 @@ class Session:
     ) -> None: ...
 
     id: Final[int]
+    totals: bool
+    """Whether what process and devices hold is measured, by a thread of its own,
+    from ``start`` to ``stop``.  ``Error`` if it is set in between."""
 
     def start(self, seeding: bool) -> bool:
         """Switch the hooks on.  With ``seeding`` events wait until ``seed``
@@ -208,6 +225,10 @@ class Session:
     def window_begin(self, path: str | None) -> None:
         """From here on events are kept; with ``path`` they are streamed to
         that file too (``OSError`` if it cannot be created)."""
+
+    def window_describe(self, info: str) -> None:
+        """What the open window's file says of the run should it never be
+        closed; JSON.  ``Error`` if no window is open."""
 
     def window_end(self) -> Recording:
         """The recording of the window.  A streamed file is left open until
@@ -254,6 +275,8 @@ class Recording:
     def events(self) -> Buffer: ...
     def allocations(self) -> Buffer: ...
     def steps(self) -> Buffer: ...
+    def totals(self) -> Buffer:
+        """TOTAL_DTYPE rows: every sample, in order."""
     def devices(self) -> list[int]: ...
     def stats(self, device: int) -> dict[str, dict[str, int]] | None: ...
     def defects(self) -> dict[str, int]: ...

@@ -13,7 +13,10 @@ PLACES = {
     "Moment": "memprof.moment",
     "Recording": "memprof.recording",
     "Timeline": "memprof.recording",
+    "Total": "memprof.totals",
+    "TotalAt": "memprof.totals",
     "Why": "memprof.alive",
+    "device_totals": "memprof.totals",
     "load": "memprof.recording",
     "why": "memprof.alive",
 }

@@ -28,6 +28,9 @@ class Follower(Protocol):
             OSError: PATH cannot be created. No window is open then.
         """
 
+    def window_describe(self, info: str) -> None:
+        """Put INFO, JSON, into the open window's file, lest it be never closed."""
+
     def window_end(self) -> _core.Recording:
         """Return what the window held; a streamed file is left open."""
 

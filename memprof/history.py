@@ -154,6 +154,11 @@ class History:
         self._steps, self._lost, self._seeded = [], 0, seed.held
         self._session = session
 
+    def window_describe(self, info: str) -> None:
+        """See ``Follower``."""
+        if self._session is not None:
+            self._session.window_describe(info)
+
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
         session = self._session
@@ -210,7 +215,7 @@ class History:
     def facts(self) -> dict[str, Any]:
         """See ``Follower``."""
         gone = f"recorded from torch's memory history: {self._reason}"
-        names = ("cpu allocator", "ops", "modules", "roles")
+        names = ("cpu allocator", "ops", "modules", "roles", "process totals")
         sources = {name: source(gone) for name in names}
         sources["cuda allocator"] = source()
         sources["driver"] = {**source(gone), "level": "C"}

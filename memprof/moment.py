@@ -22,6 +22,7 @@ from memprof.rows import NO_INDEX, Ints, Rows
 
 if TYPE_CHECKING:
     from memprof.recording import Frame, Recording
+    from memprof.totals import TotalAt
 
 BACKWARD = 2  # index into _core.PHASES
 
@@ -262,6 +263,17 @@ class Moment:
         return self._recording._labels().sums(
             self._index(), lives["size"][self._index()]
         )
+
+    def total(self) -> TotalAt:
+        """Return what the driver said last before, and first after the moment.
+
+        Returns:
+            ``before`` and ``after``, each a ``Total`` or None, how far they are from
+            the moment (``age_ns``, ``ahead_ns``), and the ``nearest``.
+        """
+        from memprof.totals import total_at
+
+        return total_at(self._recording, self._number, self.event, self.time_ns)
 
     def rows(
         self,

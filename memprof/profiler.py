@@ -198,7 +198,8 @@ class profile(Results):
             self._windows.start(torch)
             if self.current_action.name in RECORDING:
                 self._asked = True
-                self._windows.begin(follower, self.custom_trace_id_callback)
+                make_id = self.custom_trace_id_callback
+                self._windows.begin(follower, self._facts, make_id)
         except BaseException:
             self._follower = None
             follower.stop()
@@ -241,7 +242,13 @@ class profile(Results):
             if action in RECORDING and not self._windows.is_open:
                 self._asked = True
                 make_id = self.custom_trace_id_callback
-                attempt("recording", self._windows.begin_anyhow, follower, make_id)
+                attempt(
+                    "recording",
+                    self._windows.begin_anyhow,
+                    follower,
+                    self._facts,
+                    make_id,
+                )
 
     def stop(self) -> None:
         """Stop following; every hook is gone afterwards.

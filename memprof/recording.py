@@ -37,6 +37,7 @@ from memprof.rows import (
     PHASES_DTYPE,
     STEP_DTYPE,
     STEPS_DTYPE,
+    TOTAL_DTYPE,
     Ints,
     Rows,
     as_rows,
@@ -69,6 +70,11 @@ __all__ = [
     "ROLES",
     "STEPS_DTYPE",
     "STEP_DTYPE",
+    "TOTAL_CAUSES",
+    "TOTAL_DTYPE",
+    "TOTAL_MEMORIES",
+    "TOTAL_METHODS",
+    "TOTAL_WHYS",
     "Frame",
     "Ints",
     "Recording",
@@ -85,6 +91,10 @@ CATEGORIES = _core.CATEGORIES
 REASONS = _core.REASONS
 ROLES = _core.ROLES
 DRIVER_GROUPS = _core.DRIVER_GROUPS
+TOTAL_METHODS = _core.TOTAL_METHODS
+TOTAL_WHYS = _core.TOTAL_WHYS
+TOTAL_CAUSES = _core.TOTAL_CAUSES
+TOTAL_MEMORIES = _core.TOTAL_MEMORIES
 
 
 class Recording(Texts):
@@ -112,6 +122,7 @@ class Recording(Texts):
         self._clock: Ints | None = None
         self._step_rows: Rows | None = None
         self._phase_rows: Rows | None = None
+        self._totals: Rows | None = None
         # For memprof.moment: what the ids of this recording mean as text.
         self._places: Any = None
         self._models: Models | None = None
@@ -310,6 +321,30 @@ class Recording(Texts):
             rows = rows[rows["device"] == self._device(device)]
         rows.flags.writeable = False
         return rows
+
+    def totals(self, device: object = None) -> Rows:
+        """Return what the driver said, ``TOTAL_DTYPE``: one row a sample.
+
+        How many bytes this process holds on the device (``process_bytes``) and all
+        do (``device_used_bytes``), measured at the beginning and the end, at steps,
+        soon after torch took more than ever from the driver, and twice a second;
+        see ``memprof.totals``. Of the CPU: what the operating system says.
+
+        ``method`` and ``device_method`` say how a number was had, ``why`` why not: -1
+        is not measured. They index ``TOTAL_METHODS`` and ``TOTAL_WHYS``. No rows: nothing was; ``info["sources"]`` says why.
+
+        Args:
+            device: whose; ``"all"``: every device's. Devices that torch did not use,
+                but something else in the process, are there too.
+        """
+        from memprof.totals import totals
+
+        return totals(self, device)
+
+    def _total_rows(self) -> Rows:
+        if self._totals is None:
+            self._totals = as_rows(self._core.totals(), TOTAL_DTYPE)
+        return self._totals
 
     def timeline(self, device: object = None, by: str = "category") -> Timeline:
         """Return the bytes of a device after every event that changed them.

@@ -102,6 +102,10 @@ class Results:
         """See ``Recording.step_stats``."""
         return self.recording.step_stats(device)
 
+    def totals(self, device: object = None) -> Rows:
+        """See ``Recording.totals``."""
+        return self.recording.totals(device)
+
     def timeline(self, device: object = None, by: str = "category") -> Timeline:
         """See ``Recording.timeline``."""
         return self.recording.timeline(device, by)

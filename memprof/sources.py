@@ -35,6 +35,12 @@ COUNTED = (
 SHOWN_STEPS = 1000
 """How many steps outside windows the info keeps; the last ones."""
 
+TOTALS = "process totals"
+"""The source of ``Recording.totals``."""
+
+TOTALS_OFF = "MEMPROF_TOTALS"
+"""Environment: ``0`` leaves that source out."""
+
 STEP = struct.Struct("<ihHqqqqqqqqq")
 """One ``mp_step_stats_t`` of ``csrc/counters.h``."""
 
@@ -210,6 +216,8 @@ class Live:
         """Attach to CUDA's allocator now or when it comes; whether it is up."""
         torch = self._torch
         why = cuda.why_not(torch)
+        # Also of other libraries, and where torch's allocator cannot be followed.
+        self._session.totals = why is None and os.environ.get(TOTALS_OFF) != "0"
         if why is None:
             if not cuda.is_up(torch):
                 cuda.when_up(torch, _attach_late)
@@ -227,6 +235,7 @@ class Live:
             self._waiting = False
             self._sources["cuda allocator"] = source(attach(self._torch))
             self._hear_driver()
+            _core.request_totals()
 
     def _hear_driver(self) -> None:
         """Have the driver's calls heard, now that CUDA is up."""
@@ -240,11 +249,10 @@ class Live:
                     f"{careful.sentence(problem)}"
                 )
 
-    def _driver_facts(self) -> dict[str, Any]:
+    def _driver_facts(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return the source ``driver``: the ledger, and the rung of the ladder."""
         found = the_ledger().facts() if self._holds_ledger else dict(self._driver)
-        totals = self._sources.get("process totals", {}).get("live", False)
-        found["level"] = level(found["live"], totals)
+        found["level"] = level(found["live"], bool(totals["live"]))
         return found
 
     def _seed(self) -> None:
@@ -294,6 +302,10 @@ class Live:
         self._session.window_begin(path)
         self._look_again()
 
+    def window_describe(self, info: str) -> None:
+        """See ``Follower``."""
+        self._session.window_describe(info)
+
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
@@ -317,11 +329,11 @@ class Live:
     def facts(self) -> dict[str, Any]:
         """See ``Follower``."""
         status = self._session.status()
+        sources = {name: dict(fact) for name, fact in self._sources.items()}
+        sources[TOTALS] = totals = self._totals()
+        sources["driver"] = self._driver_facts(totals)
         return {
-            "sources": {
-                **{name: dict(fact) for name, fact in self._sources.items()},
-                "driver": self._driver_facts(),
-            },
+            "sources": sources,
             "shim": _core.shim_info(),
             "seeded": dict(self._seeded),
             "own_tensors": dict(the_hooks().names.own),
@@ -329,6 +341,19 @@ class Live:
             "followed_steps": followed_steps(self._session.followed_steps()),
             "models": the_hooks().names.titles(),
         }
+
+    def _totals(self) -> dict[str, Any]:
+        """Return the fact of what process and devices hold."""
+        if not self._options.cuda:
+            return source("not in activities")
+        why = cuda.why_not(self._torch)
+        if why is not None:
+            return source(why)
+        if os.environ.get(TOTALS_OFF) == "0":
+            return source(f"{TOTALS_OFF}=0")
+        from memprof.totals import fact
+
+        return fact("cuda")
 
 
 def attach(torch: Any) -> str | None:

@@ -77,13 +77,14 @@ class Windows:
         core.info = self._info(core, follower, facts())
         return Recording(core, cuda.current(self._torch))
 
-    def begin(self, follower: Follower, make_id: MakeId) -> None:
+    def begin(self, follower: Follower, facts: Facts, make_id: MakeId) -> None:
         """Open the next window."""
         trace_id = _new_trace_id(make_id)
         self._open(follower, self._next_path())
         self.trace_id = trace_id
+        attempt("the file's info", self._describe_early, follower, facts)
 
-    def begin_anyhow(self, follower: Follower, make_id: MakeId) -> None:
+    def begin_anyhow(self, follower: Follower, facts: Facts, make_id: MakeId) -> None:
         """Open the next window; if its file cannot be made, in memory only."""
         trace_id = os.urandom(16).hex()
         try:
@@ -96,6 +97,7 @@ class Windows:
             self.failure = f"{type(problem).__name__}: {problem}"
             raise
         self.trace_id = trace_id
+        attempt("the file's info", self._describe_early, follower, facts)
 
     def _next_path(self) -> str | None:
         """Return the file of the next window."""
@@ -175,6 +177,31 @@ class Windows:
                 f"memprof: the recording's file failed: {claim.path}: {why}; what it "
                 "holds ends there. The recording in memory is whole: save() it"
             )
+
+    def _describe_early(self, follower: Follower, facts: Facts) -> None:
+        """Let the file say what is known by now, lest it be never closed."""
+        if self._claim is None:
+            return
+        torch, said = self._torch, facts()
+        said.update(
+            window=self._count,
+            trace_id=self.trace_id,
+            wall={**self.started, "begin_ns": self._begun_wall_ns},
+        )
+        numbers = [int(name.partition(":")[2]) for name in self._counters[1]]
+        lasting = ("sources", "shim", "own_tensors", "models")
+
+        def followed() -> dict[str, Any]:
+            known = follower.facts()
+            return {name: known[name] for name in lasting if name in known}
+
+        for what, part in (
+            ("versions", lambda: info.versions(torch)),
+            ("devices", lambda: info.device_facts(torch, numbers)),
+            ("sources", followed),
+        ):
+            attempt(f"info of {what}", lambda part=part: said.update(part()))
+        follower.window_describe(info.text(said))
 
     def _describe(
         self,

@@ -342,9 +342,13 @@ def _event_lines(facts: dict[str, Any], width: int) -> list[str]:
     if facts["sources"]:
         live = [name for name, why in facts["sources"].items() if not why]
         out += _wrapped("sources", live, width)
+        missing: dict[str, list[str]] = {}
         for name, why in facts["sources"].items():
             if why:
-                out += _wrapped("", f"without {name}: {why}".split(" "), width, " ")
+                missing.setdefault(why, []).append(name)
+        for why, names in missing.items():
+            text = f"without {', '.join(names)}: {why}"
+            out += _wrapped("", text.split(" "), width, " ")
     if facts["others"]:
         peaks = [f"{name} {size_text(size)}," for name, size in facts["others"].items()]
         own = "at its own peak" if len(peaks) == 1 else "at their own peaks"

@@ -636,6 +636,33 @@ test_recording_that_was_not_closed_keeps_its_blocks(void)
 }
 
 static void
+test_recording_info_is_there_before_the_end_and_the_last_counts(void)
+{
+    const char *path = mp_test_path("a.memprof");
+    mp_intern_t *intern = new_intern(10);
+    mp_event_t events[40];
+    fill_events(intern, events, 40);
+    mp_recording_writer_t *writer = open_writer(path, intern);
+    MP_CHECK(mp_recording_writer_append(writer, events, 30) == MP_OK);
+    MP_CHECK(mp_recording_writer_info(writer, "{}", 2) == MP_OK);
+    mp_recording_data_t data = read_recording(path); /* events still wait */
+    MP_CHECK_EQ(data.count, 0);
+    MP_CHECK(!data.finished);
+    MP_CHECK_STR(data.info, "{}");
+    mp_recording_data_clear(&data);
+
+    MP_CHECK(mp_recording_writer_append(writer, events + 30, 10) == MP_OK);
+    close_writer(writer, 0);
+    data = read_recording(path);
+    check_prefix(&data, intern, events, 40);
+    MP_CHECK_EQ(data.count, 40);
+    MP_CHECK(data.finished);
+    MP_CHECK_STR(data.info, INFO);
+    mp_recording_data_clear(&data);
+    mp_intern_free(intern);
+}
+
+static void
 test_recording_abandoned_by_a_child_is_the_parents(void)
 {
     const char *path = mp_test_path("a.memprof");
@@ -1381,28 +1408,30 @@ test_recording_reader_survives_want_of_memory(void)
     mp_intern_free(intern);
 }
 
-MP_TEST_SUITE(recording, MP_TEST(test_recording_random_events_come_back),
-              MP_TEST(test_recording_extremes_come_back),
-              MP_TEST(test_recording_equal_events_come_back),
-              MP_TEST(test_recording_empty_comes_back),
-              MP_TEST(test_recording_writes_new_names_once),
-              MP_TEST(test_recording_many_names_take_many_blocks),
-              MP_TEST(test_recording_refuses_ids_that_do_not_exist),
-              MP_TEST(test_recording_that_was_not_closed_keeps_its_blocks),
-              MP_TEST(test_recording_abandoned_by_a_child_is_the_parents),
-              MP_TEST(test_recording_cut_anywhere_keeps_whole_blocks),
-              MP_TEST(test_recording_flipped_bits_are_noticed),
-              MP_TEST(test_recording_with_bytes_behind_is_unfinished),
-              MP_TEST(test_recording_lies_under_right_checksums_are_noticed),
-              MP_TEST(test_recording_wrong_directory_is_damage),
-              MP_TEST(test_recording_wrong_payloads_are_damage),
-              MP_TEST(test_recording_layout_is_the_documented_one),
-              MP_TEST(test_recording_wrong_columns_are_damage),
-              MP_TEST(test_recording_sizes_are_not_believed),
-              MP_TEST(test_recording_of_a_newer_memprof),
-              MP_TEST(test_recording_of_a_larger_header),
-              MP_TEST(test_recording_refuses_what_is_none),
-              MP_TEST(test_recording_cannot_be_opened),
-              MP_TEST(test_recording_survives_a_full_disk),
-              MP_TEST(test_recording_writer_survives_want_of_memory),
-              MP_TEST(test_recording_reader_survives_want_of_memory))
+MP_TEST_SUITE(
+    recording, MP_TEST(test_recording_random_events_come_back),
+    MP_TEST(test_recording_extremes_come_back),
+    MP_TEST(test_recording_equal_events_come_back),
+    MP_TEST(test_recording_empty_comes_back),
+    MP_TEST(test_recording_writes_new_names_once),
+    MP_TEST(test_recording_many_names_take_many_blocks),
+    MP_TEST(test_recording_refuses_ids_that_do_not_exist),
+    MP_TEST(test_recording_info_is_there_before_the_end_and_the_last_counts),
+    MP_TEST(test_recording_that_was_not_closed_keeps_its_blocks),
+    MP_TEST(test_recording_abandoned_by_a_child_is_the_parents),
+    MP_TEST(test_recording_cut_anywhere_keeps_whole_blocks),
+    MP_TEST(test_recording_flipped_bits_are_noticed),
+    MP_TEST(test_recording_with_bytes_behind_is_unfinished),
+    MP_TEST(test_recording_lies_under_right_checksums_are_noticed),
+    MP_TEST(test_recording_wrong_directory_is_damage),
+    MP_TEST(test_recording_wrong_payloads_are_damage),
+    MP_TEST(test_recording_layout_is_the_documented_one),
+    MP_TEST(test_recording_wrong_columns_are_damage),
+    MP_TEST(test_recording_sizes_are_not_believed),
+    MP_TEST(test_recording_of_a_newer_memprof),
+    MP_TEST(test_recording_of_a_larger_header),
+    MP_TEST(test_recording_refuses_what_is_none),
+    MP_TEST(test_recording_cannot_be_opened),
+    MP_TEST(test_recording_survives_a_full_disk),
+    MP_TEST(test_recording_writer_survives_want_of_memory),
+    MP_TEST(test_recording_reader_survives_want_of_memory))

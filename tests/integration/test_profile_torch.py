@@ -749,6 +749,14 @@ os.kill(os.getpid(), signal.SIGKILL)
     recording = memprof.load(path)
     assert not recording.info["finished"]
     assert recording.info["events"] > 0
+    # What is known when the window begins is in it; what only the end knows is not.
+    assert recording.info["torch"] == torch.__version__
+    assert recording.info["argv"] == ["-c"]
+    assert recording.info["sources"]["cpu allocator"]["live"]
+    assert recording.info["wall"]["begin_ns"] > 0
+    assert "end_ns" not in recording.info["wall"]
+    assert "torch_counters" not in recording.info
+    assert "run.memprof" not in str(recording.summary()).splitlines()[0]
 
 
 def test_unstopped_run_closes_its_file_at_exit(tmp_path):

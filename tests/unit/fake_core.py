@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib
+import json
 import sys
 import types
 from collections.abc import Iterator
@@ -105,6 +106,10 @@ class FakeSession:
         self._note("window_begin", path)
         self.recording, self.path = True, path
 
+    def window_describe(self, info: str) -> None:
+        assert self.recording
+        assert isinstance(json.loads(info), dict)
+
     def window_end(self) -> FakeRecording:
         assert self.recording
         self._note("window_end")
@@ -138,7 +143,14 @@ class FakeFollower:
 
     def __init__(self, core: FakeCore) -> None:
         self.session = core.Session()
-        for name in ("step", "window_begin", "window_end", "snapshot", "stop"):
+        for name in (
+            "step",
+            "window_begin",
+            "window_describe",
+            "window_end",
+            "snapshot",
+            "stop",
+        ):
             setattr(self, name, getattr(self.session, name))
 
     def start(self, step: int) -> None:
@@ -159,6 +171,10 @@ class FakeCore(types.ModuleType):
     ROLES = ("none", "parameter", "buffer", "gradient", "optimizer_state", "input")
     CATEGORIES = ("parameter", "unknown")
     REASONS = ("no evidence",)
+    TOTAL_METHODS = genuine.TOTAL_METHODS
+    TOTAL_WHYS = genuine.TOTAL_WHYS
+    TOTAL_CAUSES = genuine.TOTAL_CAUSES
+    TOTAL_MEMORIES = genuine.TOTAL_MEMORIES
     Recording = FakeRecording
 
     class Error(Exception):
@@ -233,6 +249,13 @@ class FakeCore(types.ModuleType):
 
     def instances(self, classes: set[type]) -> list[Any]:
         return genuine.instances(classes)
+
+    def device_total(self, device: int) -> Any:
+        self.calls.append(("device_total", device))
+        return genuine.device_total(device)
+
+    def request_totals(self) -> None:
+        self.calls.append(("request_totals",))
 
     def take_strangers(self) -> tuple[int, int]:
         met, self.strangers = self.strangers, (0, 0)

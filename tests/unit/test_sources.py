@@ -496,6 +496,37 @@ def test_cuda_that_comes_later_is_attached_then(gpu):
     assert order(gpu, "start", "attach_cuda") == ["start", "attach_cuda"]
 
 
+def test_totals_are_measured_where_torch_sees_a_gpu(gpu):
+    gpu.torch.cuda.up = False
+    with gpu.profile() as prof:
+        assert gpu.core.sessions[-1].totals is True
+        # Until then there is nothing to measure, and nobody is asked.
+        fact = prof.info["sources"]["process totals"]
+        assert (fact["live"], fact["why"]) == (False, "CUDA is not up in this process")
+        gpu.torch.cuda.come_up()
+        assert order(gpu, "request_totals") == ["request_totals"]
+    with gpu.profile(use_cuda=False) as prof:
+        assert not hasattr(gpu.core.sessions[-1], "totals")
+    assert prof.info["sources"]["process totals"]["why"] == "not in activities"
+    gpu.torch.cuda.up = False
+    gpu.torch.cuda._device_count_nvml = lambda: 0
+    with gpu.profile() as prof:
+        assert gpu.core.sessions[-1].totals is False
+    fact = prof.info["sources"]["process totals"]
+    assert fact["why"] == "torch sees no CUDA device"
+
+
+def test_totals_can_be_left_out(gpu, monkeypatch):
+    monkeypatch.setenv("MEMPROF_TOTALS", "0")
+    with gpu.profile() as prof:
+        assert gpu.core.sessions[-1].totals is False
+    assert prof.info["sources"]["process totals"] == {
+        "live": False,
+        "why": "MEMPROF_TOTALS=0",
+    }
+    assert order(gpu, "device_total") == []
+
+
 def test_cuda_that_comes_after_the_end_is_left_alone(gpu):
     gpu.torch.cuda.up = False
     for _ in range(3):
