@@ -220,14 +220,6 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  *                                                    stack of a backward
  *                                                    block, before its
  *                                                    SEED_BLOCK's ROLE
- * TOTAL_PROCESS    what it took    bytes that the    pool: method; flags:
- *                  to measure, ns  process holds     cause, 256 x why not
- * TOTAL_DEVICE     bytes it has    bytes in use      stream: bytes reserved;
- *                                                    pool: method; flags:
- *                                                    memory, 256 x why not
- * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
- * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
- * op_instance: equal for what was measured in one go.
  * DRIVER_*         all: op_instance is the owner, the library that asked
  *                  (string id; MP_NO_INDEX: unknown)
  * DRIVER_ALLOC     address or      bytes             pool: mp_driver_group_t;
@@ -248,7 +240,15 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  * DRIVER_GAP       1: begins,      0                 op: the reason (string
  *                  0: ends                           id)
  * DRIVER_CONTEXT   context         0                 device: the one that it
- *                                                    is of */
+ *                                                    is of
+ * TOTAL_PROCESS    what it took    bytes that the    pool: method; flags:
+ *                  to measure, ns  process holds     cause, 256 x why not
+ * TOTAL_DEVICE     bytes it has    bytes in use      stream: bytes reserved;
+ *                                                    pool: method; flags:
+ *                                                    memory, 256 x why not
+ * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
+ * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
+ * op_instance: equal for what was measured in one go. */
 
 /* Whether a kind is a fact about blocks or segments of a device. */
 static inline bool

@@ -18,8 +18,8 @@ typedef struct {
     const mp_allocation_t *rows;
     size_t row_count;
     const struct mp_nesting *nesting;
-    const struct mp_totals *totals;
     const mp_ledger_t *ledger; /* or NULL */
+    const struct mp_totals *totals;
     uint64_t session_id;
     int32_t step;
     int64_t time_ns; /* that all events get but those of totals */

@@ -203,7 +203,8 @@ mp_libraries_owner(const uintptr_t *pcs, size_t count, mp_intern_t *intern,
 void
 mp_libraries_name_event(mp_intern_t *intern, mp_event_t *event)
 {
-    if ((event->flags & MP_FLAG_NATIVE) == 0) {
+    if (!mp_event_is_driver(event->kind) ||
+        (event->flags & MP_FLAG_NATIVE) == 0) {
         return;
     }
     uint32_t id = event->op_instance;

@@ -34,8 +34,6 @@ mp_columns_ids_exist(const mp_intern_t *intern, const mp_event_t *events,
         exist &= TO_ID(events[i].op) <= strings;
         exist &= TO_ID(events[i].module) <= strings;
         exist &= TO_ID(events[i].stack) <= stacks;
-        exist &= !mp_event_is_driver(events[i].kind) ||
-                 TO_ID(events[i].op_instance) <= strings;
     }
     return exist;
 }

@@ -75,6 +75,17 @@ note_segment(const mp_session_t *session, int16_t device)
     }
 }
 
+/* A library's image or a context came: what it took is the difference. */
+static void
+note_mark(const mp_session_t *session, const mp_event_t *event)
+{
+    if (session->options.totals &&
+        (event->pool == MP_DRIVER_MARK_IMAGE_LOADED ||
+         event->pool == MP_DRIVER_MARK_CONTEXT_CREATED)) {
+        mp_sampler_want(MP_TOTAL_CAUSE_REQUEST);
+    }
+}
+
 static void
 deliver(mp_session_t *session, const mp_event_t *event)
 {
@@ -90,6 +101,9 @@ deliver(mp_session_t *session, const mp_event_t *event)
         copy.kind == MP_EVENT_SEGMENT_MAP) {
         note_segment(session, copy.device);
     }
+    else if (copy.kind == MP_EVENT_DRIVER_MARK) {
+        note_mark(session, &copy);
+    }
     if (session->recording) {
         copy.step = mp_tracker_step(session->follower);
         (void)mp_window_keep(&session->window, &copy);
@@ -100,7 +114,7 @@ static void
 receive(mp_session_t *session, const mp_event_t *event)
 {
     mp_event_t named;
-    if (MP_UNLIKELY((event->flags & MP_FLAG_NATIVE) != 0)) {
+    if (MP_UNLIKELY(mp_event_is_driver(event->kind))) {
         named = *event; /* who asked could not be said in the callback */
         mp_libraries_name_event(mp_hook_intern(), &named);
         event = &named;

@@ -5,8 +5,8 @@
  *                tracker > nesting > thread > (open ops, open regions)
  *                tracker > forward map (what made a backward node)
  *                tracker > steps
- *                tracker > totals (the last sample of each device)
  *                tracker > ledger (what others took from the driver)
+ *                tracker > totals (the last sample of each device)
  * Knows nothing of hooks, files, categories or Python. */
 #include "tracker.h"
 
@@ -34,8 +34,8 @@ struct mp_tracker {
     mp_nesting_t nesting;
     mp_forward_map_t *forward;
     mp_steps_t steps;
-    mp_totals_t totals;
     mp_ledger_t *ledger; /* NULL: no driver event yet */
+    mp_totals_t totals;
     mp_defects_t defects;
 };
 
@@ -79,8 +79,8 @@ mp_tracker_free(mp_tracker_t *tracker)
     mp_nesting_clear(&tracker->nesting);
     mp_forward_map_free(tracker->forward);
     mp_steps_clear(&tracker->steps);
-    mp_totals_clear(&tracker->totals);
     mp_ledger_free(tracker->ledger);
+    mp_totals_clear(&tracker->totals);
     mp_unreserve(tracker->rows, tracker->row_bytes);
     mp_free(tracker);
 }
@@ -618,8 +618,8 @@ mp_tracker_bytes(const mp_tracker_t *tracker)
     return tracker->row_count * sizeof(mp_allocation_t) +
            tracker->steps.count * sizeof(mp_step_stats_t) +
            mp_totals_bytes(&tracker->totals) +
-           mp_forward_map_bytes(tracker->forward) +
-           mp_ledger_bytes(tracker->ledger);
+           mp_ledger_bytes(tracker->ledger) +
+           mp_forward_map_bytes(tracker->forward);
 }
 
 mp_status_t
@@ -631,8 +631,8 @@ mp_tracker_write_state(const mp_tracker_t *tracker, mp_emit_t emit,
         .rows = tracker->rows,
         .row_count = tracker->row_count,
         .nesting = &tracker->nesting,
-        .totals = &tracker->totals,
         .ledger = tracker->ledger,
+        .totals = &tracker->totals,
         .session_id = tracker->session_id,
         .step = tracker->steps.number,
         .time_ns = tracker->last_ns,

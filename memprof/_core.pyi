@@ -28,12 +28,12 @@ ROLES: Final[tuple[str, ...]]
 CATEGORIES: Final[tuple[str, ...]]
 REASONS: Final[tuple[str, ...]]
 OP_KINDS: Final[tuple[str, ...]]
+DRIVER_GROUPS: Final[tuple[str, ...]]
+DRIVER_MARKS: Final[dict[int, str]]
 TOTAL_METHODS: Final[tuple[str, ...]]
 TOTAL_WHYS: Final[tuple[str, ...]]
 TOTAL_CAUSES: Final[tuple[str, ...]]
 TOTAL_MEMORIES: Final[tuple[str, ...]]
-DRIVER_GROUPS: Final[tuple[str, ...]]
-DRIVER_MARKS: Final[dict[int, str]]
 
 def now_ns() -> int: ...
 

@@ -116,28 +116,6 @@ STEP_DTYPE = _rows(
 )
 """One step on one device: ``mp_step_stats_t`` of ``csrc/counters.h``, 80 bytes."""
 
-TOTAL_DTYPE = _rows(
-    88,
-    ("time_ns", "<i8", 0),  # when measuring began
-    ("event", "<i8", 8),  # its event; -1: it is in no recording
-    ("process_bytes", "<i8", 16),  # these and the next: -1 is not measured
-    ("device_used_bytes", "<i8", 24),  # total - free: everybody's, and reserved
-    ("device_total_bytes", "<i8", 32),
-    ("device_reserved_bytes", "<i8", 40),  # by driver and firmware
-    ("pool_reserved_bytes", "<i8", 48),  # the device's default memory pool,
-    ("pool_used_bytes", "<i8", 56),  # cudaMallocAsync's
-    ("cost_ns", "<i8", 64),  # how long measuring took
-    ("step", "<i4", 72),
-    ("sample", "<u4", 76),  # equal: measured in one go
-    ("device", "<i2", 80),
-    ("method", "u1", 82),  # index into _core.TOTAL_METHODS
-    ("why", "u1", 83),  # index into _core.TOTAL_WHYS: no process_bytes
-    ("device_method", "u1", 84),  # of device_used_bytes
-    ("device_why", "u1", 85),
-    ("cause", "u1", 86),  # index into _core.TOTAL_CAUSES
-    ("memory", "u1", 87),  # index into _core.TOTAL_MEMORIES
-)
-"""What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 88 bytes."""
 DRIVER_DTYPE = _rows(
     104,
     ("born_event", "<i8", 0),  # -1: older than the recording
@@ -189,6 +167,29 @@ DRIVER_GAP_DTYPE = _rows(
 
 NOT_COUNTED = 0x100 | 0x200
 """MP_FLAG_FOREIGN, MP_FLAG_GRAPH: such a row stands for 0 bytes in a sum."""
+
+TOTAL_DTYPE = _rows(
+    88,
+    ("time_ns", "<i8", 0),  # when measuring began
+    ("event", "<i8", 8),  # its event; -1: it is in no recording
+    ("process_bytes", "<i8", 16),  # these and the next: -1 is not measured
+    ("device_used_bytes", "<i8", 24),  # total - free: everybody's, and reserved
+    ("device_total_bytes", "<i8", 32),
+    ("device_reserved_bytes", "<i8", 40),  # by driver and firmware
+    ("pool_reserved_bytes", "<i8", 48),  # the device's default memory pool,
+    ("pool_used_bytes", "<i8", 56),  # cudaMallocAsync's
+    ("cost_ns", "<i8", 64),  # how long measuring took
+    ("step", "<i4", 72),
+    ("sample", "<u4", 76),  # equal: measured in one go
+    ("device", "<i2", 80),
+    ("method", "u1", 82),  # index into _core.TOTAL_METHODS
+    ("why", "u1", 83),  # index into _core.TOTAL_WHYS: no process_bytes
+    ("device_method", "u1", 84),  # of device_used_bytes
+    ("device_why", "u1", 85),
+    ("cause", "u1", 86),  # index into _core.TOTAL_CAUSES
+    ("memory", "u1", 87),  # index into _core.TOTAL_MEMORIES
+)
+"""What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 88 bytes."""
 
 OP_DTYPE = _rows(
     24,

@@ -234,8 +234,8 @@ class Live:
         if self._waiting:
             self._waiting = False
             self._sources["cuda allocator"] = source(attach(self._torch))
-            _core.request_totals()
             self._hear_driver()
+            _core.request_totals()
 
     def _hear_driver(self) -> None:
         """Have the driver's calls heard, now that CUDA is up."""
@@ -252,7 +252,7 @@ class Live:
     def _driver_facts(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return the source ``driver``: the ledger, and the rung of the ladder."""
         found = the_ledger().facts() if self._holds_ledger else dict(self._driver)
-        found["level"] = level(found["live"], totals["live"])
+        found["level"] = level(found["live"], bool(totals["live"]))
         return found
 
     def _seed(self) -> None:
@@ -330,9 +330,10 @@ class Live:
         """See ``Follower``."""
         status = self._session.status()
         sources = {name: dict(fact) for name, fact in self._sources.items()}
-        totals = self._totals()
+        sources[TOTALS] = totals = self._totals()
+        sources["driver"] = self._driver_facts(totals)
         return {
-            "sources": {**sources, TOTALS: totals, "driver": self._driver_facts(totals)},
+            "sources": sources,
             "shim": _core.shim_info(),
             "seeded": dict(self._seeded),
             "own_tensors": dict(the_hooks().names.own),

@@ -217,6 +217,39 @@ test_sampler_near_the_peak(void)
 }
 
 static void
+driver_mark(mp_driver_mark_t mark)
+{
+    mp_event_t event = {.kind = MP_EVENT_DRIVER_MARK,
+                        .pool = (uint16_t)mark,
+                        .time_ns = mp_clock_now(),
+                        .op = MP_NO_INDEX,
+                        .module = MP_NO_INDEX,
+                        .stack = MP_NO_INDEX,
+                        .op_instance = MP_NO_INDEX};
+    MP_CHECK(mp_hook_feed(&event, 1));
+}
+
+/* What an image takes is told by no call: only the difference shows it. */
+static void
+test_sampler_when_a_library_is_loaded(void)
+{
+    mp_session_t *session = running(true);
+    window_begin(session);
+    driver_mark(MP_DRIVER_MARK_LIMIT_SET);
+    sleep_ms(100);
+    size_t count;
+    mp_total_t *rows = samples(session, false, &count);
+    MP_CHECK_EQ(count_cause(rows, count, MP_TOTAL_CAUSE_REQUEST, 0), 0);
+    mp_free(rows);
+    driver_mark(MP_DRIVER_MARK_IMAGE_LOADED);
+    sleep_ms(200);
+    rows = samples(session, true, &count);
+    MP_CHECK_EQ(count_cause(rows, count, MP_TOTAL_CAUSE_REQUEST, 0), 1);
+    mp_free(rows);
+    end(session);
+}
+
+static void
 test_sampler_on_request_and_by_the_clock(void)
 {
     mp_session_t *session = running(true);
@@ -447,6 +480,7 @@ MP_TEST_SUITE(sampler, MP_TEST(test_sampler_at_a_windows_begin_and_end),
               MP_TEST(test_sampler_at_each_step),
               MP_TEST(test_sampler_takes_a_part_of_its_time),
               MP_TEST(test_sampler_near_the_peak),
+              MP_TEST(test_sampler_when_a_library_is_loaded),
               MP_TEST(test_sampler_on_request_and_by_the_clock),
               MP_TEST(test_sampler_writes_nothing_where_nothing_is_used),
               MP_TEST(test_sampler_is_there_only_if_wanted),
