@@ -84,6 +84,7 @@ class Ledger:
         self._why = "no profile runs"
         self._kineto_met = False
         self._gaps: list[tuple[int, int]] = []
+        self._own: dict[str, int] = {}
         self._told_end = False
         self._hook = ProfilerHook(self._yielding)
 
@@ -102,6 +103,7 @@ class Ledger:
                 return
             self._ended = ""
             self._gaps = []
+            self._own = {}
             self._told_end = False
             text, loud = self._begin(torch, policy == "on")
             self._why = text
@@ -131,7 +133,8 @@ class Ledger:
 
         ``live``, ``why`` (not), ``gaps`` ((begin, end) ns; end -1: for good), and
         if a library was opened ``library``, ``cupti`` (its API version),
-        ``refused`` and ``unknown`` (names of calls).
+        ``refused`` and ``unknown`` (names of calls), ``own_bytes`` (device -> what
+        listening itself took of it, where a context was there to measure).
         """
         with self._lock:
             self._notice_end()
@@ -142,6 +145,7 @@ class Ledger:
             }
             if self._running or self._ended:
                 found.update(_library())
+                found["own_bytes"] = dict(self._own)
             return found
 
     # -- on and off --------------------------------------------------------------
@@ -173,11 +177,17 @@ class Ledger:
         return self._subscribe()
 
     def _subscribe(self) -> tuple[str, bool]:
+        before = _process_bytes()
         try:
             running, code, text, other = _core.cupti_start()
         except _core.Error as problem:
             return f"CUPTI cannot be started: {sentence(problem)}", True
         self._running = running
+        if running:
+            after = _process_bytes()
+            for name in before.keys() & after.keys():
+                grown = after[name] - before[name]
+                self._own[name] = max(self._own.get(name, 0), grown)
         return ("", False) if running else refusal(code, text, other)
 
     def _stop(self) -> None:
@@ -267,6 +277,16 @@ class Ledger:
                 self._stop()
             finally:
                 self._lock.release()
+
+
+def _process_bytes() -> dict[str, int]:
+    """Return what this process holds of each device, as far as that is measured."""
+    from memprof.totals import device_totals
+
+    torch = sys.modules.get("torch")
+    count = torch.cuda.device_count() if torch is not None else 0
+    totals = (device_totals(number) for number in range(count))
+    return {t.device: t.process_bytes for t in totals if t.process_bytes is not None}
 
 
 def refusal(code: int, text: str, other: str) -> tuple[str, bool]:

@@ -48,9 +48,11 @@ from memprof.timeline import Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
+    from memprof.books import Books
     from memprof.labels import Labels, Rule
     from memprof.models import Models
     from memprof.modstats import Tree
+    from memprof.outside import Outside
     from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
 
@@ -306,6 +308,40 @@ class Recording(Texts):
         ``reason`` is a string id (``rec.op(i)``).
         """
         return driver_rows.driver_gaps(self._core)
+
+    def books(self, device: object = None, at: object = "peak") -> Books:
+        """Say what every byte is that the process holds of a GPU, by library.
+
+        At the sample of the process total that is nearest to the moment: torch's
+        requested and other reserved bytes, what each library holds, the driver's
+        rounding, memprof's own, the context, images, and what nothing explains.
+        ``rows`` sum to ``total`` to the byte. ``level`` says what could be had, and
+        ``why`` no more; see ``memprof.books``.
+
+        Args:
+            device: an int, ``"cuda:0"`` or a ``torch.device``; None: the GPU in use.
+            at: ``"peak"`` (of the reserved bytes), ``"end"``, the number of a step or
+                ``"step:3"`` (its end), or a ``Moment`` (``at(time_ns=...)``).
+
+        Raises:
+            ValueError: not a GPU of the recording, or no such moment.
+        """
+        from memprof.books import Books
+
+        return Books(self, device, at)
+
+    def outside(self, device: object = None) -> Outside:
+        """Return the same over time: the parts at every sample, as arrays.
+
+        Args:
+            device: as for ``books``.
+
+        Raises:
+            ValueError: not a GPU of the recording.
+        """
+        from memprof.outside import outside
+
+        return outside(self, device)
 
     def step_stats(self, device: object = None) -> Rows:
         """Return peaks per step, ``STEP_DTYPE``: one row a step and device.

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memprof.averages import OperatorAverages
+    from memprof.books import Books
     from memprof.labels import Rule
     from memprof.moment import Moment
+    from memprof.outside import Outside
     from memprof.recording import Frame, Recording, Rows, Timeline
     from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
@@ -101,6 +103,14 @@ class Results:
     def step_stats(self, device: object = None) -> Rows:
         """See ``Recording.step_stats``."""
         return self.recording.step_stats(device)
+
+    def books(self, device: object = None, at: object = "peak") -> Books:
+        """See ``Recording.books``."""
+        return self.recording.books(device, at)
+
+    def outside(self, device: object = None) -> Outside:
+        """See ``Recording.outside``."""
+        return self.recording.outside(device)
 
     def totals(self, device: object = None) -> Rows:
         """See ``Recording.totals``."""

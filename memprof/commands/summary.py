@@ -23,6 +23,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=words.device,
         help="0, cuda:0 or cpu; default: the GPU in use, else the CPU",
     )
+    parser.add_argument(
+        "--books",
+        action="store_true",
+        help="what the driver says that the process holds, by library",
+    )
+    parser.add_argument(
+        "--at",
+        default="peak",
+        metavar="WHEN",
+        help="with --books: peak, end or step:3; default: peak",
+    )
     parser.add_argument("--json", action="store_true", help="write the facts as JSON")
     parser.add_argument(
         "--plain", action="store_true", help="no emphasis, whatever the terminal"
@@ -52,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
         OSError, memprof.Error, ValueError: with a sentence for the user.
     """
     recording = memprof.recording.load(args.file)
+    if args.books:
+        return _books(recording, args)
+    if args.at != "peak":
+        raise ValueError("--at says when the books are to be read: it needs --books")
     summary = recording.summary(args.device, limit=args.limit)
     if not summary.to_dict()["finished"]:
         print(
@@ -65,4 +80,14 @@ def run(args: argparse.Namespace) -> int:
         text.write(
             summary, sys.stdout, plain=args.plain, width=args.width, exact=args.bytes
         )
+    return 0
+
+
+def _books(recording: memprof.recording.Recording, args: argparse.Namespace) -> int:
+    books = recording.books(args.device, args.at)
+    if args.json:
+        json.dump(books.to_dict(), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(str(books))
     return 0
