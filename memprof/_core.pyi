@@ -237,6 +237,11 @@ class Recording:
         """(function, file, line), innermost first.  ``IndexError``."""
     def stack_ids(self, stack: int) -> tuple[tuple[int, int, int], ...]:
         """The same as (function string, file string, line)."""
+    def stack_paths(self, stacks: Buffer) -> tuple[Buffer, Buffer]:
+        """The frames of uint32 stack ids, innermost first: int64 offsets [n + 1]
+        and uint32 frame ids.  What is no stack has none."""
+    def frames(self) -> Buffer:
+        """Function string, file string and line of every frame: uint32 [n, 3]."""
     def timeline(self, device: int, kind: int) -> tuple[Buffer, Buffer, Buffer]:
         """int64 event [n], time_ns [n], bytes [n, k] of ``device``.
 
