@@ -94,6 +94,9 @@ PyObject *mp_claim_gradient(PyObject *module, PyObject *args);
 /* made_events.c: from_events, feed, intern_string, intern_stack. */
 extern PyMethodDef mp_made_events_methods[];
 
+/* writers.c: files of other formats. */
+extern PyMethodDef mp_writers_methods[];
+
 /* holders.c: see _core.pyi. */
 PyObject *mp_holders(PyObject *module, PyObject *args);
 

@@ -281,6 +281,15 @@ def intern_string(text: str) -> int: ...
 def intern_stack(frames: list[tuple[str, str, int]]) -> int:
     """Frames innermost first."""
 
+# -- writers: each makes or truncates the file; ``OSError`` ---------------------
+
+def write_csv(
+    path: str, header: bytes, columns: list[tuple[Any, list[bytes] | None]], /
+) -> None:
+    """``header`` ends its own line.  A column is one-dimensional, of integers,
+    with any stride (buffer protocol); with texts its numbers index them, and one
+    outside of them is an empty field."""
+
 def current_stack() -> tuple[tuple[str, str, int], ...] | None:
     """The caller's stack as a hook would see it, innermost first."""
 

@@ -1,9 +1,9 @@
-"""The exports that profiles and recordings share."""
+"""The exports that profiles and recordings share: stacks and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memprof.files import Path
 
@@ -122,3 +122,46 @@ class Outputs:
         from memprof.stack_files import by_metric
 
         by_metric(self._recorded(), path, metric, device)
+
+    def export_csv(self, path: Path, table: str | None = None) -> None:
+        """Write tables as CSV.
+
+        Args:
+            path: a file ``*.csv`` for one table; else a folder, made if need be,
+                which gets ``<table>.csv`` of each.
+            table: ``"allocations"`` (what a file gets without it), ``"events"``,
+                ``"steps"`` or ``"stacks"``.
+        """
+        from memprof.tables import write_csv
+
+        write_csv(self._recorded(), path, table)
+
+    def export_parquet(self, path: Path, table: str = "allocations") -> None:
+        """Write a table as Parquet; see ``to_arrow``.
+
+        Args:
+            path: usually ``*.parquet``.
+            table: ``"allocations"``, ``"events"``, ``"steps"`` or ``"stacks"``.
+
+        Raises:
+            MemprofError: pyarrow is not installed.
+        """
+        from memprof.arrow import write_parquet
+
+        write_parquet(self._recorded(), path, table)
+
+    def to_arrow(self, table: str = "allocations") -> Any:
+        """Return a table as a ``pyarrow.Table``.
+
+        Texts (op, module, category, stack...) are dictionary-encoded, null for
+        none; the metadata of each column tells its unit.
+
+        Args:
+            table: ``"allocations"``, ``"events"``, ``"steps"`` or ``"stacks"``.
+
+        Raises:
+            MemprofError: pyarrow is not installed.
+        """
+        from memprof.arrow import to_arrow
+
+        return to_arrow(self._recorded(), table)
