@@ -290,6 +290,22 @@ def write_csv(
     with any stride (buffer protocol); with texts its numbers index them, and one
     outside of them is an empty field."""
 
+def write_pftrace(
+    path: str,
+    texts: list[bytes],
+    samples: list[tuple[int, Any, Any]],
+    tracks: Any,
+    events: Any,
+    args: Any,
+    frames: Any,
+    stack_offsets: Any,
+    stack_frames: Any,
+    /,
+) -> None:
+    """A Perfetto trace; rows are those of ``csrc/pftrace.h``, samples (uuid of the
+    track, int64 times, int64 values).  ``ValueError`` if a row names one that is
+    not there."""
+
 def current_stack() -> tuple[tuple[str, str, int], ...] | None:
     """The caller's stack as a hook would see it, innermost first."""
 

@@ -1,4 +1,4 @@
-"""The exports that profiles and recordings share: stacks and tables."""
+"""The exports that profiles and recordings share: stacks, tables, Perfetto."""
 
 from __future__ import annotations
 
@@ -165,3 +165,24 @@ class Outputs:
         from memprof.arrow import to_arrow
 
         return to_arrow(self._recorded(), table)
+
+    def export_perfetto(
+        self, path: Path, *, device: object = None, full: bool = False
+    ) -> None:
+        """Write a trace for ui.perfetto.dev (TrackEvent protobufs).
+
+        Per device: counters with bytes as their unit on one shared axis, steps,
+        phases, modules, the largest allocations, and allocations with their
+        Python stacks weighted by bytes: mark a stretch of that track for a flame
+        graph.
+
+        Args:
+            path: usually ``*.pftrace``.
+            device: only that device; None: all.
+            full: write every sample and every allocation; else as many as a
+                viewer shows well, peaks always included, and the smaller
+                allocations of each step and stack as one.
+        """
+        from memprof.perfetto import write
+
+        write(self._recorded(), path, device, full)
