@@ -28,7 +28,7 @@ class Outputs:
     an argument that means nothing here.
     """
 
-    def _recorded(self) -> Recording:
+    def _exported(self) -> Recording:
         """Return the recording to write."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class Outputs:
         """
         from memprof.stack_files import speedscope
 
-        speedscope(self._recorded(), path, device, at, by)
+        speedscope(self._exported(), path, device, at, by)
 
     def export_pprof(
         self,
@@ -76,7 +76,7 @@ class Outputs:
         """
         from memprof.stack_files import pprof
 
-        pprof(self._recorded(), path, device, at, by)
+        pprof(self._exported(), path, device, at, by)
 
     def export_collapsed(
         self,
@@ -100,7 +100,7 @@ class Outputs:
         """
         from memprof.stack_files import collapsed
 
-        collapsed(self._recorded(), path, device, at, by)
+        collapsed(self._exported(), path, device, at, by)
 
     def export_stacks(
         self, path: Path, metric: str = "self_alloc_bytes", *, device: object = None
@@ -121,7 +121,7 @@ class Outputs:
         """
         from memprof.stack_files import by_metric
 
-        by_metric(self._recorded(), path, metric, device)
+        by_metric(self._exported(), path, metric, device)
 
     def export_csv(self, path: Path, table: str | None = None) -> None:
         """Write tables as CSV.
@@ -134,7 +134,7 @@ class Outputs:
         """
         from memprof.tables import write_csv
 
-        write_csv(self._recorded(), path, table)
+        write_csv(self._exported(), path, table)
 
     def export_parquet(self, path: Path, table: str = "allocations") -> None:
         """Write a table as Parquet; see ``to_arrow``.
@@ -148,7 +148,7 @@ class Outputs:
         """
         from memprof.arrow import write_parquet
 
-        write_parquet(self._recorded(), path, table)
+        write_parquet(self._exported(), path, table)
 
     def to_arrow(self, table: str = "allocations") -> Any:
         """Return a table as a ``pyarrow.Table``.
@@ -164,7 +164,7 @@ class Outputs:
         """
         from memprof.arrow import to_arrow
 
-        return to_arrow(self._recorded(), table)
+        return to_arrow(self._exported(), table)
 
     def export_perfetto(
         self, path: Path, *, device: object = None, full: bool = False
@@ -185,4 +185,4 @@ class Outputs:
         """
         from memprof.perfetto import write
 
-        write(self._recorded(), path, device, full)
+        write(self._exported(), path, device, full)

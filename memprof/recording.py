@@ -575,7 +575,7 @@ class Recording(Texts, Outputs):
         info["labels"] = [rule.to_dict() for rule in self._rules]
         self._core.save(target, json.dumps(info))
 
-    def _recorded(self) -> Recording:
+    def _exported(self) -> Recording:
         return self
 
     def __getattr__(self, name: str) -> Any:

@@ -33,7 +33,7 @@ class Results(Outputs):
         """The recording of the open window so far, else of the last one."""
         raise NotImplementedError
 
-    def _recorded(self) -> Recording:
+    def _exported(self) -> Recording:
         return self.recording
 
     @property
