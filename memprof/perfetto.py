@@ -379,11 +379,11 @@ class _Device:
         alone = np.flatnonzero(single)
         ops, words = _Columns(recording, index[alone]).part("op")
         texts = np.array([document.text(word or "(no op)") for word in words], np.int64)
-        many = [
-            document.text(f"{count} smaller allocations") for count in counts.tolist()
-        ]
+        sorts, sort = np.unique(counts, return_inverse=True)
+        words = [f"{count} smaller allocations" for count in sorts.tolist()]
+        many = np.array([document.text(word) for word in words], np.int64)[sort]
         chosen = np.concatenate((alone, rest[member]))
-        names = np.concatenate((texts[ops], np.array(many, np.int64)))
+        names = np.concatenate((texts[ops], many))
         weight = np.concatenate(
             (size[alone].astype(np.int64), np.array(sums, np.int64))
         )
