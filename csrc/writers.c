@@ -232,8 +232,13 @@ pftrace_samples(pftrace_arguments_t *arguments, PyObject *list)
         PyObject *columns[2];
         const void *rows[2];
         Py_ssize_t lengths[2];
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, (Py_ssize_t)i), "KOO",
-                              &uuid, &columns[0], &columns[1])) {
+        PyObject *item = PyList_GET_ITEM(list, (Py_ssize_t)i);
+        if (!PyTuple_Check(item)) {
+            PyErr_SetString(PyExc_TypeError,
+                            "samples are (uuid, times, values)");
+            return false;
+        }
+        if (!PyArg_ParseTuple(item, "KOO", &uuid, &columns[0], &columns[1])) {
             return false;
         }
         for (size_t j = 0; j < 2; j++) {

@@ -337,6 +337,8 @@ def test_rows_that_name_nothing_are_refused(tmp_path) -> None:
         write(events=np.zeros(7, np.uint8))
     with pytest.raises(ValueError, match="as many times as values"):
         write(samples=[(7, none, np.zeros(1, np.int64))])
+    with pytest.raises(TypeError, match="samples are"):
+        write(samples=[7])
     with pytest.raises(OSError, match="No such file"):
         _core.write_pftrace(str(tmp_path / "no" / "a"), [], [], *[b""] * 6)
 
