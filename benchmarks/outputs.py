@@ -1,9 +1,9 @@
 """How long exports of stacks, tables and Perfetto traces take, and how much memory.
 
 Made-up training steps: allocations with 4,000 different Python stacks of 12 to 24
-frames, in 120 modules and 300 ops; every second block of a step is alive at its
-peak.  Each export runs in a process of its own; memory is what the process rose
-above the replayed recording at its highest.
+frames, in 120 modules and 300 ops, every other step with the begins and ends of its
+ops.  Each export runs in a process of its own; memory is what the process rose above
+the replayed recording at its highest.
 
 ``python benchmarks/outputs.py [--events 1000000] [--only NAME]``
 """
@@ -64,33 +64,37 @@ def made_up(count: int) -> Recording:
     ]
     per_step = 50_000
     steps = max(count // per_step, 1)
-    blocks = per_step * 2 // 5  # of a step
     parts = []
     for step in range(steps):
+        with_ops = step % 2 == 1
+        blocks = per_step // 5 if with_ops else per_step * 2 // 5
         rows = np.zeros(per_step, EVENT_DTYPE)
         rows["op"] = rows["module"] = rows["stack"] = NO_INDEX
         rows["thread"], rows["step"], rows["phase"] = 7, step, 1
         rows["time_ns"] = (np.arange(per_step) + step * per_step) * 700 + 1_000
-        # op begins, births, op ends for a while; then all is freed
+        # births, then frees in reverse order, as forward and backward do
         born = np.arange(blocks)
         rows["kind"][:2] = STEP, MODULE_BEGIN
-        rows["addr" if "addr" in EVENT_DTYPE.names else "address"][0] = 1
-        rows["size"][0] = step
-        rows["module"][1] = root
-        at = 2 + born * 3 // 2
+        rows["address"][0], rows["size"][0], rows["module"][1] = 1, step, root
         at = 2 + born
+        if with_ops:
+            at = 3 + 3 * born
+            rows["kind"][at - 1], rows["kind"][at + 1] = OP_BEGIN, OP_END
         rows["kind"][at] = ALLOC
         rows["address"][at] = (1 << 40) + (born.astype(np.uint64) << np.uint64(21))
         rows["size"][at] = rng.integers(512, 2 << 20, blocks)
         rows["op"][at] = rng.integers(0, OPS, blocks)
         rows["module"][at] = OPS + born * len(modules) // blocks
-        rows["stack"][at] = rng.integers(0, STACKS, blocks) * 1
-        gone = at[-1] + 1 + np.arange(blocks)
+        rows["stack"][at] = rng.integers(0, STACKS, blocks)
+        if with_ops:
+            for field in ("op", "module", "stack"):
+                rows[field][at - 1] = rows[field][at + 1] = rows[field][at]
+        gone = at[-1] + 2 + np.arange(blocks)
         rows["kind"][gone] = FREE
         rows["address"][gone] = rows["address"][at][::-1]
         rows["size"][gone] = rows["size"][at][::-1]
         rows["phase"][gone] = 2
-        rest = np.arange(gone[-1] + 1, per_step - 1)
+        rest = np.arange(gone[-1] + 1, min(gone[-1] + 1 + blocks, per_step - 1))
         rows["kind"][rest] = DONE
         rows["address"][rest] = rows["address"][gone][: len(rest)]
         rows["size"][rest] = rows["size"][gone][: len(rest)]
@@ -121,17 +125,18 @@ def one(name: str, count: int) -> None:
     before = _rss()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark
     with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         EXPORTS[name](recording, folder)
-        spent = time.perf_counter() - start
+        spent, busy = time.perf_counter() - start, time.process_time() - busy
         above = _peak_rss() - before
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
         start = time.perf_counter()
         EXPORTS[name](recording, folder)
         again = time.perf_counter() - start
     print(
-        f"{name:22} {events / 1e6:5.1f} M events {spent:7.3f} s, again {again:6.3f} s"
-        f" {above / 2**20:8.1f} MiB above  {size / 2**20:7.1f} MiB file",
+        f"{name:22} {events / 1e6:5.1f} M events {spent:7.3f} s ({busy:6.3f} s busy), "
+        f"again {again:6.3f} s  {above / 2**20:7.1f} MiB above  "
+        f"{size / 2**20:7.1f} MiB file",
         flush=True,
     )
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from memprof import output
 from memprof._version import __version__
-from memprof.devices import device_name
 from memprof.files import Path
+from memprof.groups import dense_codes, exact_sums
 from memprof.instants import At, device_number, moment, moments
 from memprof.moment import Moment
 from memprof.options import choices
 from memprof.reports.units import size_text
-from memprof.rows import Ints
+from memprof.rows import CPU, NO_INDEX, OP_BYTES_DTYPE, OP_DTYPE, Ints, as_rows
 from memprof.stacks import Frames, Stacks, checked_by
 from memprof.warn import warn
 
@@ -134,23 +134,58 @@ def by_metric(recording: Recording, path: Path, metric: str, device: object) -> 
         raise ValueError(f"metric={metric!r}: {why}choose {choices(names)}")
     number = device_number(recording, device, path)
     lines: dict[str, int] = {}
-    if number is not None and recording.devices:
-        whole = 2**32 - 1
-        rows = recording.key_averages(
-            group_by_stack_n=whole, device=device_name(number)
-        )
-        for row in rows:
-            weight = getattr(row, asked)
-            if row.stack and weight > 0:
-                words = (
-                    _BREAKS.sub("_", output.clean(frame)).replace(" ", "_")
-                    for frame in reversed(row.stack)
-                )
-                line = ";".join(words)
-                lines[line] = lines.get(line, 0) + weight
+    if number is not None:
+        stacks, weights = _of_ops(recording, asked, number)
+        shown = Frames(recording, _torch_name)
+        paths = shown.paths(stacks)
+        words = [_BREAKS.sub("_", it.name).replace(" ", "_") for it in shown.shown]
+        for found, weight in zip(paths, weights, strict=True):
+            line = ";".join([words[frame] for frame in found])
+            lines[line] = lines.get(line, 0) + weight
         if not lines:
             warn(f"no stack has a {metric} above 0; {path} is empty")
     output.write(path, _as_lines(lines))
+
+
+def _torch_name(function: str, file: str, line: int) -> str:
+    return f"{file}({line}): {function}"
+
+
+def _of_ops(
+    recording: Recording, metric: str, device: int
+) -> tuple[list[int], list[int]]:
+    """Return the stacks of ops and what a column of ``key_averages`` has for each.
+
+    Values above 0 of all ops with that stack are added up.
+    """
+    core = recording._core
+    numbers = core.devices()
+    table, cells = core.op_table(2**32 - 1)
+    stack = as_rows(table, OP_DTYPE)["stack"]
+    sums = as_rows(cells, OP_BYTES_DTYPE).reshape(len(stack), len(numbers))
+    own = "self_" if metric.startswith("self_") else ""
+    what = metric.removeprefix(own)
+    if what.endswith("_memory_usage"):
+        on_cpu = what.startswith("cpu")
+        places = [i for i, it in enumerate(numbers) if (it == CPU) == on_cpu]
+        what = "net_bytes"
+    else:
+        places = [i for i, it in enumerate(numbers) if it == device]
+    plus, minus = {
+        "alloc_bytes": ("allocated", ""),
+        "freed_bytes": ("freed", ""),
+        "net_bytes": ("allocated", "freed"),
+        "peak_above_entry_bytes": ("peak", ""),
+    }[what]
+    values: Ints = np.zeros(len(stack), np.int64)
+    for place in places:
+        values += sums[own + plus][:, place]
+        if minus:
+            values -= sums[own + minus][:, place]
+    kept = np.flatnonzero((values > 0) & (stack != NO_INDEX))
+    group, stacks = dense_codes(stack[kept].astype(np.int64))
+    totals = exact_sums(group, values[kept].astype(np.uint64), len(stacks))
+    return stacks.tolist(), totals
 
 
 # -- pprof -----------------------------------------------------------------------

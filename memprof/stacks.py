@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -53,12 +53,31 @@ def checked_by(by: str | Sequence[str] | None) -> tuple[str, ...]:
     return keys
 
 
+def short_name(function: str, file: str, line: int) -> str:
+    """Return a frame as flame graphs show it.
+
+    >>> short_name("step", "/run/train.py", 7)
+    'step (train.py:7)'
+    """
+    return f"{function} ({os.path.basename(file) or '?'}:{line})"
+
+
 class Frames:
     """The frames that exports of one recording refer to, numbered from 0."""
 
-    def __init__(self, recording: Recording) -> None:
-        """Number nothing yet."""
+    def __init__(
+        self,
+        recording: Recording,
+        naming: Callable[[str, str, int], str] = short_name,
+    ) -> None:
+        """Number nothing yet.
+
+        Args:
+            recording: whose frames.
+            naming: what names a function, file and line.
+        """
         self._recording = recording
+        self._naming = naming
         self.shown: list[Shown] = []
         self._rows = as_rows(recording._core.frames(), np.uint32).reshape(-1, 3)
         self._number = np.full(len(self._rows), -1, np.int64)  # by frame id
@@ -80,8 +99,8 @@ class Frames:
     def _add(self, frame: int) -> None:
         function, file, line = self._rows[frame].tolist()
         path = self._text(file)
-        name = f"{self._text(function)} ({os.path.basename(path) or '?'}:{line})"
         self._number[frame] = len(self.shown)
+        name = self._naming(self._text(function), path, line)
         self.shown.append(Shown(name, path, line))
 
     def paths(self, stacks: Sequence[int]) -> list[list[int]]:

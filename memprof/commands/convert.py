@@ -175,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--full", action="store_true", help="every event, of traces, whatever the size"
     )
     parser.add_argument(
-        "--force", action="store_true", help="write files that are too large for viewers"
+        "--force", action="store_true", help="write files too large for viewers"
     )
     parser.set_defaults(usage_error=parser.error)
 

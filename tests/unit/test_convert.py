@@ -55,9 +55,7 @@ def test_options_reach_the_method(file, tmp_path, capsys) -> None:
     out, expected = tmp_path / "a.speedscope.json", tmp_path / "b.speedscope.json"
     words = ["--device", "cuda:1", "--at", "end", "--at", "step=1", "--by", "category"]
     assert main(["convert", str(file), str(out), *words]) == 0
-    recording.export_speedscope(
-        expected, device=1, at=["end", "step=1"], by="category"
-    )
+    recording.export_speedscope(expected, device=1, at=["end", "step=1"], by="category")
     assert out.read_bytes() == expected.read_bytes()
     out = tmp_path / "a.csv"
     assert main(["convert", str(file), str(out), "--table", "events"]) == 0

@@ -252,6 +252,24 @@ def test_golden_runs_show_forward_and_backward_of_modules(tmp_path) -> None:
     assert known <= names
 
 
+def test_a_training_run_on_the_cpu(tmp_path) -> None:
+    pytest.importorskip("torch")
+    recording = sources.trained_on_cpu()
+    shown = of_device(trace(recording, tmp_path, full=True), "cpu")
+    assert {"allocated", "cat/parameter", "steps", "phases", "findings"} <= set(shown)
+    steps = [begin["name"] for begin, _ in slices(shown["steps"][0])]
+    assert steps == ["step 0", "step 1", "step 2"]
+    modules = [track for name, tracks in shown.items() for track in tracks]
+    names = {e.get("name") for t in modules for e in t.events if "modules" in t.name}
+    assert "Sequential" in names
+    functions = {
+        frame[0].partition(" (")[0]
+        for event in shown["allocations"][0].events
+        for frame in event.get("stack", ())
+    }
+    assert {"trained_on_cpu", "Linear.forward"} <= functions
+
+
 def test_one_device_is_alone_in_its_trace(tmp_path) -> None:
     recording = sources.synthetic(3)
     assert len(recording.devices) > 2

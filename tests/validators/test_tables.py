@@ -334,3 +334,8 @@ def test_tables_of_a_training_run(tmp_path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recording.export_csv(tmp_path / "all")
+    needs("pyarrow")
+    for table in TABLES:
+        path = tmp_path / f"{table}.parquet"
+        recording.export_parquet(path, table)
+        assert check_parquet(path.read_bytes(), table) == []
