@@ -4,6 +4,7 @@
 #include "mem.h"
 #include "op_table.h"
 #include "recording.h"
+#include "stack_paths.h"
 #include "state.h"
 #include "timeline.h"
 #include "totals.h"
@@ -370,6 +371,52 @@ recording_stack_ids(PyObject *self, PyObject *argument)
 }
 
 static PyObject *
+recording_stack_paths(PyObject *self, PyObject *ids)
+{
+    mp_module_state_t *state = mp_state_of_type(Py_TYPE(self));
+    Py_buffer view;
+    if (PyObject_GetBuffer(ids, &view, PyBUF_C_CONTIGUOUS) != 0) {
+        return NULL;
+    }
+    size_t count = (size_t)view.len / sizeof(uint32_t);
+    mp_stack_paths_t paths;
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status = mp_stack_paths_build(
+        ((recording_t *)self)->intern, view.buf, count, &paths);
+    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
+    if (status != MP_OK) {
+        return mp_raise(state, status, "listing the frames of stacks", 0,
+                        NULL);
+    }
+    size_t total = (size_t)paths.offsets[count];
+    PyObject *offsets = mp_rows_new(
+        state, paths.offsets, (count + 1) * sizeof(int64_t), NULL, mp_free);
+    PyObject *frames = mp_rows_new(state, paths.frames,
+                                   total * sizeof(uint32_t), NULL, mp_free);
+    if (offsets == NULL || frames == NULL) {
+        Py_XDECREF(offsets);
+        Py_XDECREF(frames);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", offsets, frames);
+}
+
+static PyObject *
+recording_frames(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    mp_module_state_t *state = mp_state_of_type(Py_TYPE(self));
+    mp_frame_t *frames;
+    size_t count;
+    mp_status_t status =
+        mp_stack_paths_frames(((recording_t *)self)->intern, &frames, &count);
+    if (status != MP_OK) {
+        return mp_raise(state, status, "listing frames", 0, NULL);
+    }
+    return mp_rows_new(state, frames, count * sizeof(mp_frame_t), NULL,
+                       mp_free);
+}
+
+static PyObject *
 recording_timeline(PyObject *self, PyObject *args)
 {
     recording_t *recording = (recording_t *)self;
@@ -643,6 +690,8 @@ static PyMethodDef recording_methods[] = {
     {"text", recording_text, METH_O, NULL},
     {"stack", recording_stack, METH_O, NULL},
     {"stack_ids", recording_stack_ids, METH_O, NULL},
+    {"stack_paths", recording_stack_paths, METH_O, NULL},
+    {"frames", recording_frames, METH_NOARGS, NULL},
     {"timeline", recording_timeline, METH_VARARGS, NULL},
     {"op_table", recording_op_table, METH_VARARGS, NULL},
     {"driver_lives", mp_driver_lives, METH_NOARGS, NULL},

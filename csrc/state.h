@@ -103,6 +103,9 @@ PyObject *mp_driver_gaps(PyObject *self, PyObject *ignored);
 PyObject *mp_driver_accounts(PyObject *self, PyObject *argument);
 PyObject *mp_driver_counts(PyObject *self, PyObject *ignored);
 
+/* writers.c: files of other formats. */
+extern PyMethodDef mp_writers_methods[];
+
 /* holders.c: see _core.pyi. */
 PyObject *mp_holders(PyObject *module, PyObject *args);
 

@@ -288,6 +288,11 @@ class Recording:
         """(function, file, line), innermost first.  ``IndexError``."""
     def stack_ids(self, stack: int) -> tuple[tuple[int, int, int], ...]:
         """The same as (function string, file string, line)."""
+    def stack_paths(self, stacks: Buffer) -> tuple[Buffer, Buffer]:
+        """The frames of uint32 stack ids, innermost first: int64 offsets [n + 1]
+        and uint32 frame ids.  What is no stack has none."""
+    def frames(self) -> Buffer:
+        """Function string, file string and line of every frame: uint32 [n, 3]."""
     def timeline(self, device: int, kind: int) -> tuple[Buffer, Buffer, Buffer]:
         """int64 event [n], time_ns [n], bytes [n, k] of ``device``.
 
@@ -335,6 +340,31 @@ def feed(events: Buffer) -> int:
 def intern_string(text: str) -> int: ...
 def intern_stack(frames: list[tuple[str, str, int]]) -> int:
     """Frames innermost first."""
+
+# -- writers: each makes or truncates the file; ``OSError`` ---------------------
+
+def write_csv(
+    path: str, header: bytes, columns: list[tuple[Any, list[bytes] | None]], /
+) -> None:
+    """``header`` ends its own line.  A column is one-dimensional, of integers,
+    with any stride (buffer protocol); with texts its numbers index them, and one
+    outside of them is an empty field."""
+
+def write_pftrace(
+    path: str,
+    texts: list[bytes],
+    samples: list[tuple[int, Any, Any]],
+    tracks: Any,
+    events: Any,
+    args: Any,
+    frames: Any,
+    stack_offsets: Any,
+    stack_frames: Any,
+    /,
+) -> None:
+    """A Perfetto trace; rows are those of ``csrc/pftrace.h``, samples (uuid of the
+    track, int64 times, int64 values).  ``ValueError`` if a row names one that is
+    not there."""
 
 def current_stack() -> tuple[tuple[str, str, int], ...] | None:
     """The caller's stack as a hook would see it, innermost first."""

@@ -567,18 +567,28 @@ class _Columns:
     def _core_strings(self) -> int:
         return self._recording._core.strings()
 
+    def stacks(self) -> Ints:
+        """Return the stack that says most of each row, id + 1; 0: none.
+
+        Of a block born in backward it is that of the forward that caused it,
+        unless its own says more than ``.backward()``.
+        """
+        stack, forward = self._ids("stack"), self._ids("forward_stack")
+        caused = forward > 0
+        use_forward = caused & (stack == 0)
+        asked = np.flatnonzero(caused & (stack > 0) & (self.field("phase") == BACKWARD))
+        dense, values = dense_codes(stack[asked])
+        says = np.array(
+            [self._places.of(code - 1)[3] for code in values.tolist()], np.bool_
+        )[dense]
+        use_forward[asked[~says]] = True
+        found: Ints = np.where(use_forward, forward, stack)
+        return found
+
     def _where(self, key: str) -> tuple[Ints, list[Any]]:
         """Return ``line``, ``where``, ``function``, ``file`` or ``stack``."""
-        stack, forward = self._ids("stack"), self._ids("forward_stack")
         found = self._places
-        # Whether a stack says more than ".backward()", by code.
-        dense, values = dense_codes(stack)
-        says = np.array(
-            [code > 0 and found.of(code - 1)[3] for code in values.tolist()], np.bool_
-        )[dense]
-        backward = self.field("phase") == BACKWARD
-        use_forward = (forward > 0) & ((stack == 0) | (backward & ~says))
-        codes = np.where(use_forward, forward, stack)
+        codes = self.stacks()
         stacks = self._recording._core.stacks()
         if key == "where":
             owner = self._ids("owner")

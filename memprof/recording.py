@@ -25,6 +25,7 @@ from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
 from memprof.info import parsed
 from memprof.moment import Moment
+from memprof.outputs import Outputs
 from memprof.peaks import highest, level
 from memprof.rows import (
     ALLOCATION_DTYPE,
@@ -99,7 +100,7 @@ TOTAL_CAUSES = _core.TOTAL_CAUSES
 TOTAL_MEMORIES = _core.TOTAL_MEMORIES
 
 
-class Recording(Texts):
+class Recording(Texts, Outputs):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
@@ -695,6 +696,9 @@ class Recording(Texts):
         info = self._written_info()
         info["labels"] = [rule.to_dict() for rule in self._rules]
         self._core.save(target, json.dumps(info))
+
+    def _exported(self) -> Recording:
+        return self
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from memprof.absent import without
+from memprof.outputs import Outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from memprof.reports.text import Summary
 
 
-class Results:
+class Results(Outputs):
     """Every method of ``Recording``, answered by ``self.recording``.
 
     While a window is open the answer is about what it holds so far; after it,
@@ -33,6 +34,9 @@ class Results:
     def recording(self) -> Recording:
         """The recording of the open window so far, else of the last one."""
         raise NotImplementedError
+
+    def _exported(self) -> Recording:
+        return self.recording
 
     @property
     def info(self) -> dict[str, Any]:

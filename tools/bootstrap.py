@@ -30,6 +30,17 @@ TEST_PACKAGES = {
     "pytest": "pytest>=7.4",
     "hypothesis": "hypothesis>=6.80",
 }
+# Readers of our files, by which tests/validators check them: what is missing is
+# left out there, and said.
+READERS = {
+    "pyarrow": "pyarrow>=12",
+    "duckdb": "duckdb>=1",
+    "pandas": "pandas>=2",
+    "google.protobuf": "protobuf>=4",
+    "perfetto": "perfetto>=0.11",
+}
+# pprof's own message class; the rest of the package, and what that needs, is not used.
+PPROF_READER = ("googlecloudprofiler", "google-cloud-profiler>=4.1")
 # Pinned, so that a newer linter does not turn a green tree red.
 LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}
 
@@ -98,7 +109,12 @@ def can_import(python: Path, names: list[str]) -> list[str]:
     """Return those of NAMES that PYTHON finds."""
     code = (
         "import importlib.util, sys\n"
-        "print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n"
+        "        found = importlib.util.find_spec(name)\n"
+        "    except ModuleNotFoundError:  # not even its parent\n"
+        "        found = None\n"
+        "    print(name if found else '')"
     )
     command = [str(python), "-c", code, *names]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -161,6 +177,17 @@ def set_up_torch(python: Path, wanted: str) -> None:
         say("no torchvision here: what needs it is left out")
 
 
+def set_up_readers(python: Path) -> None:
+    """Install what reads our files in tests; without it they do less."""
+    there = can_import(python, [*READERS, PPROF_READER[0]])
+    missing = [READERS[name] for name in READERS if name not in there]
+    done = not missing or pip_install(python, missing)
+    if PPROF_READER[0] not in there:
+        done = pip_install(python, ["--no-deps", PPROF_READER[1]]) and done
+    if not done:
+        say("some readers of exported files are missing: their tests are skipped")
+
+
 def set_up_lint(python: Path) -> None:
     """Install the linters at their pinned versions."""
     code = (
@@ -207,6 +234,7 @@ def main() -> None:
         stop(f"could not install {' '.join(missing)}")
     if arguments.torch != "none":
         set_up_torch(python, arguments.torch)
+        set_up_readers(python)
 
 
 if __name__ == "__main__":

@@ -331,7 +331,6 @@ def test_cuda_alone_where_there_is_none_is_said_at_the_start(m):
     [
         ("export_chrome_trace", r"save\(path\)"),
         ("export_memory_timeline", r"timeline\(\)"),
-        ("export_stacks", r'rows\(by="stack"\)'),
     ],
 )
 def test_what_torch_has_and_memprof_not_is_named_with_what_to_use(m, name, words):

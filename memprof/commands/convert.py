@@ -1,0 +1,242 @@
+"""``memprof convert IN OUT``: a recording as a file for another tool."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import memprof.recording
+from memprof.commands import words
+from memprof.errors import MemprofError
+from memprof.reports.units import size_text
+
+NAME = "convert"
+HELP = "write a recording in the format of another tool"
+
+
+class Format(NamedTuple):
+    """What can be written."""
+
+    name: str
+    what: str
+    suffixes: tuple[str, ...]
+    method: str
+    """Of ``Recording``; it is given the path."""
+    by_name: bool = False
+    """The method goes by the path's end, so it must be one of ours."""
+
+
+FORMATS = (
+    Format("memprof", "recording", (".memprof",), "save"),
+    Format(
+        "chrome",
+        "Chrome trace",
+        (".pt.trace.json", ".pt.trace.json.gz", ".trace.json", ".trace.json.gz"),
+        "export_chrome_trace",
+    ),
+    Format("perfetto", "Perfetto trace", (".pftrace",), "export_perfetto"),
+    Format(
+        "raw",
+        "raw memory timeline",
+        (".raw.json.gz",),
+        "export_memory_timeline",
+        by_name=True,
+    ),
+    Format(
+        "timeline",
+        "memory timeline",
+        (".timeline.json", ".timeline.json.gz"),
+        "export_memory_timeline",
+    ),
+    Format("html", "page", (".html",), "export_memory_timeline", by_name=True),
+    Format("snapshot", "MemoryViz snapshot", (".pickle",), "export_snapshot"),
+    Format("speedscope", "flame graph", (".speedscope.json",), "export_speedscope"),
+    Format("pprof", "heap profile", (".pb.gz",), "export_pprof"),
+    Format(
+        "collapsed",
+        "collapsed stacks, bytes",
+        (".collapsedstack.txt",),
+        "export_collapsed",
+    ),
+    Format("csv", "table", (".csv",), "export_csv"),
+    Format("parquet", "table", (".parquet",), "export_parquet"),
+)
+"""All formats; the longest suffix that fits counts."""
+
+BY_NAME = {format.name: format for format in FORMATS}
+
+# Two suffixes that export_memory_timeline goes by, whatever --to says.
+_TAKEN = re.compile(r"\.html$|raw\.json\.gz$")
+_AT = re.compile(r"peak|end|(step|time)=-?\d+")
+
+
+def known() -> str:
+    """Return all suffixes and the words for ``--to``, for messages."""
+    lines = [f"{' '.join(format.suffixes)} ({format.name})" for format in FORMATS]
+    return ", ".join(lines)
+
+
+def of_suffix(name: str) -> Format | None:
+    """Return the format that the end of a file's name means; None: none."""
+    fitting = [
+        (len(suffix), format)
+        for format in FORMATS
+        for suffix in format.suffixes
+        if name.endswith(suffix)
+    ]
+    return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+def chosen(name: str, to: str | None) -> Format:
+    """Return the format that OUT and ``--to`` mean.
+
+    Raises:
+        ValueError: there is none, or they mean different ones.
+    """
+    if name == "-":
+        raise ValueError(
+            f"OUT is a file, not standard output; its name ends in one of: {known()}"
+        )
+    by_suffix = of_suffix(os.path.basename(name))
+    if to is None:
+        if by_suffix is not None:
+            return by_suffix
+        if name.endswith((".json", ".json.gz")):
+            jsons = "chrome, timeline or speedscope"
+            raise ValueError(f"{name}: which JSON? add --to {jsons}")
+        raise ValueError(
+            f"{name}: no format has this name; give --to FORMAT or one of: {known()}"
+        )
+    asked = BY_NAME[to]
+    if by_suffix is not None and by_suffix is not asked:
+        raise ValueError(f"{name} is the name of a {by_suffix.what}, not of {to}")
+    ours = any(name.endswith(suffix) for suffix in asked.suffixes)
+    if asked.by_name and not ours:
+        raise ValueError(f"--to {to}: the name must end in {asked.suffixes[0]}")
+    if asked.name == "timeline" and _TAKEN.search(name):
+        raise ValueError(f"{name} is not the name of a timeline")
+    return asked
+
+
+def _moment(word: str) -> str:
+    """Return a moment, as it was written.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if _AT.fullmatch(word) is None:
+        raise argparse.ArgumentTypeError(
+            f"must be peak, end, step=K or time=NANOSECONDS, not {word!r}"
+        )
+    return word
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``convert`` takes."""
+    parser.add_argument("file", type=Path, metavar="IN", help="what memprof.load reads")
+    parser.add_argument(
+        "output",
+        metavar="OUT",
+        help=f"the file to write; the end of its name is the format: {known()}",
+    )
+    parser.add_argument(
+        "--to", choices=BY_NAME, help="the format, where the name does not say it"
+    )
+    parser.add_argument(
+        "--device",
+        type=words.device,
+        help="0, cuda:0 or cpu; default: the GPU in use, else the CPU (traces: all)",
+    )
+    parser.add_argument(
+        "--at",
+        type=_moment,
+        action="append",
+        metavar="MOMENT",
+        help="peak (default), end, step=K (its end) or time=NANOSECONDS, of stacks; "
+        "speedscope takes several",
+    )
+    parser.add_argument(
+        "--by",
+        action="append",
+        metavar="KEY",
+        help="category, module, op...: a frame around the stacks; several nest",
+    )
+    parser.add_argument(
+        "--table", help="allocations (default), events, steps or stacks, of tables"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="every event, of traces, whatever the size"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="write files too large for viewers"
+    )
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file.
+
+    Raises:
+        OSError, MemprofError, ValueError: with a sentence for the user.
+    """
+    try:
+        format = chosen(args.output, args.to)
+    except ValueError as error:
+        args.usage_error(str(error))
+    if str(args.file) == "-":
+        args.usage_error("IN is a file; standard input is not read")
+    method = getattr(memprof.recording.Recording, format.method, None)
+    if method is None:
+        raise MemprofError(f"this memprof cannot write {format.name} files")
+    options = _options(args, format, method)
+    if os.path.exists(args.output) and os.path.samefile(args.file, args.output):
+        raise MemprofError(f"{args.output}: the output is the input")
+    recording = memprof.recording.load(args.file)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        method(recording, args.output, **options)
+    if not recording.info["finished"]:
+        _warn(f"{args.file} is cut; this is what is whole")
+    for one in said:
+        _warn(str(one.message))
+    print(f"{args.output}: {format.what}{_size(args.output)}", file=sys.stderr)
+    return 0
+
+
+def _options(
+    args: argparse.Namespace, format: Format, method: Callable[..., Any]
+) -> dict[str, Any]:
+    """Return the arguments of the method; what it does not take is bad usage."""
+    taken = inspect.signature(method).parameters
+    options: dict[str, Any] = {}
+    for name in ("device", "at", "by", "table", "full", "force"):
+        value = getattr(args, name)
+        if value is None or value is False:
+            continue
+        if name not in taken:
+            args.usage_error(f"--{name} means nothing for {format.name} files")
+        options[name] = value
+    many = options.get("at", [])
+    if len(many) == 1:
+        options["at"] = many[0]
+    elif many and format.name != "speedscope":
+        args.usage_error(f"{format.name} files hold one moment: give --at once")
+    return options
+
+
+def _warn(text: str) -> None:
+    print(f"memprof: warning: {text}", file=sys.stderr)
+
+
+def _size(path: str) -> str:
+    try:
+        return "" if os.path.isdir(path) else f", {size_text(os.stat(path).st_size)}"
+    except OSError:  # somebody took it already
+        return ""

@@ -1,0 +1,60 @@
+"""Files that exports write: whole or not at all, and safe texts for them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from memprof import files
+
+_number = itertools.count()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@contextmanager
+def replacing(path: files.Path) -> Iterator[str]:
+    """Give the name of a file to write, which then takes the place of PATH.
+
+    It lies beside the target.  If the body raises it is removed, and what was
+    there before stays.  A file that is there keeps its mode, and a link still
+    leads to it.
+
+    Raises:
+        OSError: PATH cannot be written; names it.
+        MemprofError: PATH is no regular file, or a running profile streams to it.
+    """
+    files.check_writable(path)
+    target = files.save_target(path)
+    temporary = f"{target}.tmp{os.getpid()}.{next(_number)}"
+    try:
+        mode = stat.S_IMODE(os.stat(target).st_mode)
+    except FileNotFoundError:
+        mode = None
+    try:
+        if mode is not None:  # what it replaces may be private
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        yield temporary
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        raise
+
+
+def write(path: files.Path, content: bytes) -> None:
+    """Write CONTENT to PATH, whole or not at all; raises as ``replacing``."""
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(content)
+
+
+def clean(text: str) -> str:
+    """Return TEXT as UTF-8 can hold it: lone surrogates become U+FFFD."""
+    return text if text.isascii() else _SURROGATE.sub("�", text)
