@@ -15,6 +15,7 @@ PLACES = {
     "Timeline": "memprof.recording",
     "Why": "memprof.alive",
     "load": "memprof.recording",
+    "tensorboard_trace_handler": "memprof.export",
     "why": "memprof.alive",
 }
 

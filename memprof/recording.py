@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from memprof import _core, files
 from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
+from memprof.export import Exports
 from memprof.info import parsed
 from memprof.moment import Moment
 from memprof.peaks import highest, level
@@ -79,7 +80,7 @@ REASONS = _core.REASONS
 ROLES = _core.ROLES
 
 
-class Recording(Texts):
+class Recording(Texts, Exports):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
@@ -573,6 +574,9 @@ class Recording(Texts):
         info = self._written_info()
         info["labels"] = [rule.to_dict() for rule in self._rules]
         self._core.save(target, json.dumps(info))
+
+    def _exported(self) -> Recording:
+        return self
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

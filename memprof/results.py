@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from memprof.absent import without
+from memprof.export import Exports
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from memprof.reports.text import Summary
 
 
-class Results:
+class Results(Exports):
     """Every method of ``Recording``, answered by ``self.recording``.
 
     While a window is open the answer is about what it holds so far; after it,
@@ -190,6 +191,9 @@ class Results:
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)
+
+    def _exported(self) -> Recording:
+        return self.recording
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.
