@@ -195,12 +195,45 @@ write_host_slice(mp_chrome_t *chrome, const mp_slices_t *slices, uint32_t i)
     mp_chrome_args_end(chrome);
 }
 
+static bool
+takes_time(const mp_chrome_t *chrome, const mp_slice_t *slice)
+{
+    return mp_chrome_time(chrome, slice->begin_event) <
+           mp_chrome_time(chrome, slice->end_event);
+}
+
+/* TensorBoard's reader needs one op or step that takes time: of a recording
+ * without, the recording as a whole. */
+static void
+write_something(mp_chrome_t *chrome, const mp_slices_t *slices)
+{
+    const mp_spans_t *steps = &chrome->options->steps;
+    for (size_t i = 0; i < steps->count; i++) {
+        if (steps->spans[i].begin_ns < steps->spans[i].end_ns) {
+            return;
+        }
+    }
+    for (size_t i = 0; i < slices->count; i++) {
+        const mp_slice_t *slice = &slices->slices[i];
+        if (slice->kind == MP_SLICE_OP && takes_time(chrome, slice)) {
+            return;
+        }
+    }
+    int64_t begin = mp_chrome_time(chrome, -1);
+    mp_chrome_begin(chrome, 'X', "cpu_op", chrome->options->pid,
+                    chrome->options->pid, begin);
+    mp_chrome_duration(chrome, begin, chrome->end_ns + 1000);
+    mp_chrome_name(chrome, "memprof: the recording");
+    mp_chrome_end(chrome);
+}
+
 static mp_status_t
 write_host(mp_chrome_t *chrome, const mp_slices_t *slices)
 {
     mp_cut_t cut = {0};
     mp_status_t status = MP_OK;
     write_host_names(chrome, slices);
+    write_something(chrome, slices);
     write_steps(chrome, slices);
     for (size_t i = 0; i < slices->count; i++) {
         const mp_slice_t *slice = &slices->slices[i];

@@ -79,15 +79,16 @@ def distributed(info: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def our_facts(recording: Recording) -> dict[str, Any]:
+def our_facts(recording: Recording, full: bool) -> dict[str, Any]:
     """Return the ``metadata`` of a trace: flat, of numbers and texts."""
     facts: dict[str, Any] = {
         "memprof_version": __version__,
         "dropped_events": recording._core.dropped,
+        "memory_events": "all" if full else "largest",
     }
     devices = recording._core.devices()
     if devices:
-        moment = recording.peak(recording._device(None))
+        moment = recording.peak()
         unknown = moment.categories.get("unknown", 0)
         facts["peak_device"] = moment.device
         facts["peak_bytes"] = moment.requested
@@ -95,7 +96,9 @@ def our_facts(recording: Recording) -> dict[str, Any]:
     return facts
 
 
-def head(recording: Recording, info: dict[str, Any], base_ns: int) -> bytes:
+def head(
+    recording: Recording, info: dict[str, Any], base_ns: int, full: bool
+) -> bytes:
     """Return what stands before the events, as Kineto orders it."""
     parts: dict[str, Any] = {
         "schemaVersion": 1,
@@ -107,7 +110,7 @@ def head(recording: Recording, info: dict[str, Any], base_ns: int) -> bytes:
         "record_shapes": int(bool(info.get("record_shapes"))),
         "with_flops": 0,
         "host_name": str(info.get("host", "")),
-        "metadata": our_facts(recording),
+        "metadata": our_facts(recording, full),
     }
     around = {"displayTimeUnit", "baseTimeNanoseconds", "traceEvents", "traceName"}
     given = info.get("metadata")
@@ -199,7 +202,7 @@ def export_chrome_trace(
     if merge is None:
         base_ns = core.start_wall_ns
         end_ns = recording._time(core.events_count - 1) - core.start_ns + 1000
-        before, after = head(recording, info, base_ns), tail(name, end_ns)
+        before, after = head(recording, info, base_ns, full), tail(name, end_ns)
         comma_before, comma_after, memory = False, True, True
     else:
         text = read_trace(merge)
