@@ -15,7 +15,6 @@ enum {
     BUNCHES = 2000,       /* of changes, for the counters of a device */
     MAX_SLICES = 200000,  /* of the host, and of all devices together */
     MAX_INSTANTS = 20000, /* unless all are asked for */
-    MIN_INSTANT_BYTES = 1 << 20,
     /* A row of its own for steps that overlap what ran meanwhile: above any
      * thread of Linux. */
     ROW_STEPS = (1 << 22) + 1,
@@ -26,29 +25,34 @@ enum {
  */
 
 static void
+write_thread_name(mp_chrome_t *chrome, uint32_t thread)
+{
+    int64_t pid = chrome->options->pid;
+    char text[TEXT];
+    (void)snprintf(text, sizeof(text), "thread %lu (%s)",
+                   (unsigned long)thread, thread == pid ? "main" : "python");
+    mp_chrome_metadata_text(chrome, pid, thread, "thread_name", "name", text);
+    mp_chrome_metadata_int(chrome, pid, thread, "thread_sort_index",
+                           "sort_index", thread);
+}
+
+static void
 write_host_names(mp_chrome_t *chrome, const mp_slices_t *slices)
 {
     int64_t pid = chrome->options->pid;
     uint64_t main_thread = chrome->options->pid;
-    char text[TEXT];
     mp_chrome_metadata_text(chrome, pid, main_thread, "process_name", "name",
                             chrome->options->pid_name);
     mp_chrome_metadata_text(chrome, pid, main_thread, "process_labels",
                             "labels", "CPU");
     mp_chrome_metadata_int(chrome, pid, main_thread, "process_sort_index",
                            "sort_index", pid);
+    write_thread_name(chrome, chrome->options->pid);
     for (size_t i = 0; i < slices->thread_count; i++) {
         uint32_t thread = slices->threads[i];
-        if (thread == 0) {
-            continue;
+        if (thread != 0 && thread != main_thread) {
+            write_thread_name(chrome, thread);
         }
-        (void)snprintf(text, sizeof(text), "thread %lu (%s)",
-                       (unsigned long)thread,
-                       thread == main_thread ? "main" : "python");
-        mp_chrome_metadata_text(chrome, pid, thread, "thread_name", "name",
-                                text);
-        mp_chrome_metadata_int(chrome, pid, thread, "thread_sort_index",
-                               "sort_index", thread);
     }
 }
 
@@ -87,6 +91,21 @@ overlaps_steps(const mp_spans_t *steps, const mp_slice_t *slice)
     return cut;
 }
 
+/* The thread that said step(); 0: not known.  The row of a step may begin
+ * where its first device was seen, on whichever thread. */
+static uint32_t
+steps_thread(const mp_export_t *source, const mp_spans_t *steps)
+{
+    for (size_t i = 0; i < steps->count; i++) {
+        size_t begin = (size_t)steps->spans[i].begin_event;
+        if (begin < source->event_count &&
+            source->events[begin].kind == MP_EVENT_STEP) {
+            return source->events[begin].thread;
+        }
+    }
+    return 0;
+}
+
 static void
 write_steps(mp_chrome_t *chrome, const mp_slices_t *slices)
 {
@@ -95,11 +114,7 @@ write_steps(mp_chrome_t *chrome, const mp_slices_t *slices)
     if (steps->count == 0) {
         return;
     }
-    int64_t first = steps->spans[0].begin_event;
-    uint32_t thread = first >= 0 && (size_t)first < source->event_count
-                          ? source->events[first].thread
-                          : 0;
-    uint64_t row = host_thread(chrome, thread);
+    uint64_t row = host_thread(chrome, steps_thread(source, steps));
     for (size_t i = 0; i < slices->count && row != ROW_STEPS; i++) {
         const mp_slice_t *slice = &slices->slices[i];
         if (host_thread(chrome, slices->threads[slice->thread]) == row &&
@@ -307,7 +322,7 @@ cut_instants(const mp_chrome_t *chrome, mp_cut_t *cut)
     const mp_export_t *source = chrome->source;
     for (size_t i = 0; i < source->life_count; i++) {
         const mp_allocation_t *life = &source->lives[i];
-        if (life->size >= MIN_INSTANT_BYTES && !mp_life_is_over(life)) {
+        if (!mp_life_is_over(life)) {
             if (life->born_event >= 0) {
                 mp_cut_count(cut, life->size);
             }
@@ -353,8 +368,7 @@ write_memory(mp_chrome_t *chrome, mp_life_walk_t *walk)
             }
             uint64_t bytes = born ? life->size : 0 - life->size;
             add(&total->allocated, bytes);
-            if (full || (life->size >= MIN_INSTANT_BYTES &&
-                         mp_cut_keeps(&cut, life->size))) {
+            if (full || mp_cut_keeps(&cut, life->size)) {
                 write_instant(chrome, "[memory]", i, life, bytes, total);
             }
         }

@@ -30,10 +30,11 @@ string_end(const char *at, const char *end)
     return NULL;
 }
 
+/* Of a number or a name; anything but JSON's own signs may stand in it. */
 static bool
-ends_word(char character)
+is_of_word(char character)
 {
-    return strchr(",]} \n\r\t", character) != NULL;
+    return memchr(",:]}[{\" \n\r\t", character, 11) == NULL;
 }
 
 const char *
@@ -73,7 +74,7 @@ mp_json_value_end(const char *at, const char *end)
             at++;
             continue;
         default:
-            while (at < end && !ends_word(*at) && *at != ':' && *at != '"') {
+            while (at < end && is_of_word(*at)) {
                 at++;
             }
             break;

@@ -96,9 +96,7 @@ def our_facts(recording: Recording, full: bool) -> dict[str, Any]:
     return facts
 
 
-def head(
-    recording: Recording, info: dict[str, Any], base_ns: int, full: bool
-) -> bytes:
+def head(recording: Recording, info: dict[str, Any], base_ns: int, full: bool) -> bytes:
     """Return what stands before the events, as Kineto orders it."""
     parts: dict[str, Any] = {
         "schemaVersion": 1,
@@ -114,12 +112,10 @@ def head(
     }
     around = {"displayTimeUnit", "baseTimeNanoseconds", "traceEvents", "traceName"}
     given = info.get("metadata")
-    for key, value in (given.items() if isinstance(given, dict) else ()):
+    for key, value in given.items() if isinstance(given, dict) else ():
         taken = key in parts or key in around or key in ("distributedInfo", "rank")
         parts[f"user.{key}" if taken else key] = value
-    lines = [
-        f"{_text(key)}: {_text(value)}" for key, value in plain(parts).items()
-    ]
+    lines = [f"{_text(key)}: {_text(value)}" for key, value in plain(parts).items()]
     # HTA looks for the first `"rank":`, white space, digits: hence no other
     # text above has a space behind a colon.
     lines.append(
@@ -198,10 +194,13 @@ def export_chrome_trace(
         for folder in (paths.values() if isinstance(paths, dict) else ())
         if isinstance(folder, str) and folder and folder != paths.get("cwd")
     ]
-    pid = info.get("pid")
+    pid, times = info.get("pid"), recording._times()
     if merge is None:
-        base_ns = core.start_wall_ns
-        end_ns = recording._time(core.events_count - 1) - core.start_ns + 1000
+        # What is told of the state at the start may have been read before it.
+        early = max(core.start_ns - int(times[0]), 0) if len(times) else 0
+        base_ns = core.start_wall_ns - early
+        last = int(times[-1]) - core.start_ns if len(times) else 0
+        end_ns = last + early + 1000
         before, after = head(recording, info, base_ns, full), tail(name, end_ns)
         comma_before, comma_after, memory = False, True, True
     else:
@@ -214,7 +213,7 @@ def export_chrome_trace(
         before, after, memory = view[:place], view[place:], not had
     phases = recording.phases
     try:
-        written, ops_out, memory_out = _core.export_chrome(
+        written, *_left_out = _core.export_chrome(
             recording=core,
             path=to,
             gzip=name.endswith(".gz"),

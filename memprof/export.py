@@ -63,7 +63,7 @@ class Exports:
             merge: A trace that torch.profiler wrote of the same run: our events
                 are added to its own, which stay as they are.
             full: All allocations and frees as ``[memory]`` events, not only the
-                20,000 largest above 1 MiB.
+                20,000 largest.
             stacked: One counter more, of all categories on top of each other.
             force: Write files above 1 GiB, too.
 
@@ -82,7 +82,6 @@ class Exports:
             stacked=stacked,
             force=force,
         )
-
 
 
 def target(path: Path) -> str:

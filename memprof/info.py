@@ -3,7 +3,8 @@
 Keys: ``memprof torch python platform`` (versions), ``argv cwd paths pid host``,
 ``devices`` and ``current_device``, ``sources`` and the other facts of the
 follower (``follow.py``), ``schedule window step_num``, ``torch_counters`` and
-``wall`` (Unix time, ns), ``distributed`` (rank and size, if there are any). Sizes are bytes, times ns.
+``wall`` (Unix time, ns), ``distributed`` (rank and size, if there are any). Sizes
+are bytes, times ns.
 """
 
 from __future__ import annotations

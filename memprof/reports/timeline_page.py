@@ -6,6 +6,7 @@ One file that needs nothing else: no script, no font, no network.
 from __future__ import annotations
 
 import html
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +83,7 @@ def columns(total: Ints) -> Ints:
         return np.arange(len(total))
     edges = np.linspace(0, len(total), COLUMNS + 1).astype(np.int64)
     return np.array(
-        [low + int(np.argmax(total[low:high])) for low, high in zip(edges, edges[1:])],
+        [low + int(np.argmax(total[low:high])) for low, high in pairwise(edges)],
         np.int64,
     )
 

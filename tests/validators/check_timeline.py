@@ -6,6 +6,7 @@ the second by torch's own rule.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from unpack import is_int, strict_json, unpack
@@ -45,10 +46,10 @@ def check_series(times: list[Any], sizes: list[Any]) -> list[str]:
         wrong.append(f"{len(times)} times and {len(sizes)} sizes")
     if not all(is_int(time) and time >= 0 for time in times):
         wrong.append("a time is no whole number, or below 0")
-    elif any(later < earlier for earlier, later in zip(times, times[1:])):
+    elif any(later < earlier for earlier, later in pairwise(times)):
         wrong.append("a time falls")
     # Of equal times only the first: what was there before the recording.
-    elif any(a == b for a, b in zip(times[1:], times[2:])):
+    elif any(a == b for a, b in pairwise(times[1:])):
         wrong.append("a microsecond has two samples")
     for row in sizes:
         if len(row) != CATEGORIES + 1 or not all(map(is_int, row)):
