@@ -131,9 +131,13 @@ write_steps(mp_chrome_t *chrome, const mp_slices_t *slices)
         const mp_span_t *step = &steps->spans[i];
         (void)snprintf(text, sizeof(text), "ProfilerStep#%lld",
                        (long long)step->label);
+        /* Two that touch overlap where ts + dur is added up in doubles. */
+        bool apart =
+            step->end_event > step->begin_event &&
+            mp_chrome_time(chrome, step->end_event - 1) < step->end_ns;
         mp_chrome_begin(chrome, 'X', "user_annotation", chrome->options->pid,
                         row, step->begin_ns);
-        mp_chrome_duration(chrome, step->begin_ns, step->end_ns);
+        mp_chrome_duration(chrome, step->begin_ns, step->end_ns - apart);
         mp_chrome_name(chrome, text);
         mp_chrome_args(chrome);
         mp_chrome_int(chrome, true, "Ev Idx", step->begin_event);

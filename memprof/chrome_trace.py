@@ -53,8 +53,9 @@ def device_properties(info: dict[str, Any], devices: list[int]) -> list[dict[str
         properties: dict[str, Any] = {
             "id": number,
             "name": str(facts.get("name", f"cuda:{number}")),
-            "totalGlobalMem": _whole(facts.get("total_bytes")),
         }
+        if _whole(facts.get("total_bytes")) > 0:  # the plugin divides by it
+            properties["totalGlobalMem"] = facts["total_bytes"]
         if major.isdigit() and minor.isdigit():
             properties.update(computeMajor=int(major), computeMinor=int(minor))
         found.append(properties)
@@ -156,13 +157,13 @@ def read_trace(path: Path) -> bytes:
         raise MemprofError(f"merge={os.fspath(path)!r}: {problem}") from problem
 
 
-def stretches(rows: Any, labels: Any) -> Ints:
+def stretches(rows: Any, labels: Any) -> bytes:
     """Return rows of steps or phases as the core takes them: int64 [n, 5]."""
     found = np.empty((len(rows), 5), np.int64)
     found[:, 0] = labels
     for column, name in enumerate(("start_ns", "end_ns", "begin_event", "end_event")):
         found[:, column + 1] = rows[name]
-    return found
+    return found.tobytes()
 
 
 def phase_numbers(names: Any) -> Ints:
@@ -191,10 +192,12 @@ def export_chrome_trace(
     paths = info.get("paths")
     folders = [
         folder
-        for folder in (paths.values() if isinstance(paths, dict) else ())
-        if isinstance(folder, str) and folder and folder != paths.get("cwd")
+        for name_of, folder in (paths.items() if isinstance(paths, dict) else ())
+        if isinstance(folder, str) and folder and name_of != "cwd"
     ]
     pid, times = info.get("pid"), recording._times()
+    before: bytes | memoryview
+    after: bytes | memoryview
     if merge is None:
         # What is told of the state at the start may have been read before it.
         early = max(core.start_ns - int(times[0]), 0) if len(times) else 0

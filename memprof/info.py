@@ -76,7 +76,7 @@ def distributed(torch: Any) -> dict[str, Any]:
     """
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
-        found = {
+        found: dict[str, Any] = {
             "backend": str(group.get_backend()),
             "rank": int(group.get_rank()),
             "world_size": int(group.get_world_size()),

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memprof import _core
 from memprof._version import __version__
@@ -20,6 +21,8 @@ from memprof.timeline import OF_CATEGORIES
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
+
+Floats = NDArray[np.float64]
 
 COLORS = {
     "parameter": "#2d6a4f",
@@ -138,7 +141,6 @@ def _picture(recording: Recording, number: int) -> str:
     )
 
 
-def _height(amount: Ints, top: int) -> Ints:
+def _height(amount: Floats, top: int) -> Floats:
     """Return the picture's y of bytes, twice each: where a step begins and ends."""
-    found: Ints = np.repeat(HEIGHT - amount / top * HEIGHT, 2)
-    return found
+    return np.repeat(HEIGHT - amount / top * HEIGHT, 2)
