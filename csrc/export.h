@@ -1,9 +1,9 @@
 /* export.h - what files for other tools are made from.
  *
- * Exporters read a recording's rows and write one file, whole or not at all
- * (outfile.h).  They replay nothing: what lives, when and why is the
- * tracker's and category.c's word.  Pure functions of what they are given:
- * equal recordings give equal files.  None of them needs Python or a lock. */
+ * Exporters (export_*.h) read a recording's rows and write one file, whole or
+ * not at all (outfile.h).  They replay nothing: what lives, when and why is
+ * the tracker's and category.c's word.  Pure functions of what they are
+ * given: equal recordings give equal files.  None needs Python or a lock. */
 #ifndef MP_EXPORT_H
 #define MP_EXPORT_H
 
@@ -40,12 +40,5 @@ mp_export_wall(const mp_export_t *source, int64_t time_ns)
     return (int64_t)((uint64_t)time_ns - (uint64_t)source->start_ns +
                      (uint64_t)source->start_wall_ns);
 }
-
-/* What torch.profiler's export_memory_timeline writes (export_timeline.c).
- * RAW: each event, else the bytes of each category over time.  A device that
- * was not seen gives an empty file.  MP_ERR_IO: *SAVED_ERRNO. */
-mp_status_t mp_export_timeline(const mp_export_t *source, int16_t device,
-                               bool raw, const char *path, bool gzip,
-                               int *saved_errno);
 
 #endif

@@ -10,7 +10,8 @@
  * enter the log, so times are made never to fall: the order of the log is the
  * truth.  torch's action 3, a change of category, is never written: here the
  * category of a life never changes. */
-#include "export.h"
+#include "export_timeline.h"
+
 #include "json.h"
 #include "life_walk.h"
 #include "mem.h"

@@ -1,8 +1,8 @@
 /* exports.c - _core.export_*: a recording as files for other tools.
  *
  * Arguments in, one exporter called without the GIL, its status out. */
-#include "export.h"
 #include "export_chrome.h"
+#include "export_timeline.h"
 #include "json_scan.h"
 #include "mem.h"
 #include "state.h"

@@ -34,7 +34,9 @@ string_end(const char *at, const char *end)
 static bool
 is_of_word(char character)
 {
-    return memchr(",:]}[{\" \n\r\t", character, 11) == NULL;
+    static const char signs[] = {',', ':', ']',  '}',  '[', '{',
+                                 '"', ' ', '\n', '\r', '\t'};
+    return memchr(signs, character, sizeof(signs)) == NULL;
 }
 
 const char *

@@ -1,7 +1,7 @@
 /* test_export.c - files of random events: whole or none, whatever fails. */
 #include "category.h"
-#include "export.h"
 #include "export_chrome.h"
+#include "export_timeline.h"
 #include "mem.h"
 #include "mp_test.h"
 
