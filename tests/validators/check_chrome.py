@@ -43,7 +43,9 @@ def check_chrome(data: bytes, merged: bool = False) -> list[str]:
     last = events[-1] if events else {}
     if last.get("name") != "Record Window End" or last.get("ph") != "i":
         wrong.append("the last event is not Record Window End")
-    wrong += check_events(events[:-1])
+    broken = check_events(events[:-1])
+    if broken:
+        return wrong + broken
     return wrong + check_memory(trace, events) + check_needs(events)
 
 

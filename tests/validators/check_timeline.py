@@ -78,6 +78,8 @@ def check_raw(rows: list[Any]) -> list[str]:
             wrong.append(f"a birth of less than nothing: {row}")
         if action == DESTROY and size > 0:
             wrong.append(f"a death that adds: {row}")
+    if wrong:
+        return wrong
     keys = [(row[0], row[1]) for row in rows]
     if keys != sorted(keys):
         wrong.append("not in order of time and action")
