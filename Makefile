@@ -32,13 +32,15 @@ help:
 	@echo "make tsan           C tests under ThreadSanitizer"
 	@echo "make core-test      core and torch-free tests for PYTHON=python3.12, say"
 	@echo "make core-test-all  the same for Python $(CORE_PYTHONS), as found"
+	@echo "make consumers      tests with the tools that read our exports"
 	@echo "make build          build in place: memprof._core and the torch shim"
 	@echo "make clean          remove what was built; clean-all: environments too"
 	@echo
 	@echo "Variables: PYTHON VENV TORCH PYTEST_ARGS ARGS (head of the Makefile)"
 
 .PHONY: help demo test test-gpu bench bench-gpu lint format asan tsan \
-        core-test core-test-all core-test-in build build-core clean clean-all
+        core-test core-test-all core-test-in consumers consumers-in build \
+        build-core clean clean-all
 
 # ---- environment and build ------------------------------------------------
 
@@ -150,6 +152,21 @@ core-test-all:
 	if [ -n "$$failed" ]; then \
 	    echo "core-test failed for Python$$failed" >&2; exit 1; \
 	fi
+
+# The tools that read what we export (TensorBoard, HTA, the trace viewer), in
+# an environment of their own, without torch.
+CONSUMERS := tests/consumers/requirements.txt
+CONSUMERS_DEPS := $(VENV)/.stamp-consumers
+
+$(CONSUMERS_DEPS): $(CONSUMERS) | $(DEPS)
+	@$(VPY) tools/bootstrap.py $(VENV) --requirements $(CONSUMERS)
+	@touch $@
+
+consumers:
+	@$(MAKE) consumers-in VENV=.venv-consumers TORCH=none
+
+consumers-in: build-core $(CONSUMERS_DEPS)
+	@MEMPROF_CONSUMERS=all $(VPY) -m pytest tests/consumers $(PYTEST_ARGS)
 
 # ---- C tests: one plain binary without Python, per sanitizer ---------------
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from memprof._core import EVENT_KINDS
     from memprof.alive import Why, why
+    from memprof.export import tensorboard_trace_handler
     from memprof.moment import Moment
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
@@ -48,6 +49,7 @@ __all__ = [
     "profile",
     "record_function",
     "schedule",
+    "tensorboard_trace_handler",
     "why",
 ]
 

@@ -331,6 +331,46 @@ def from_events(
     string ``i``; of each of ``stacks``, innermost frame first, the stack ids
     are those of a trie filled in that order."""
 
+# -- files for other tools ---------------------------------------------------
+
+def export_timeline(
+    recording: Recording, device: int, path: str, raw: bool, gzip: bool
+) -> None:
+    """torch.profiler's memory timeline.  A device that was not seen gives an
+    empty one.  ``OSError`` names the path; nothing half-written is left."""
+
+def export_chrome(
+    recording: Recording,
+    path: str,
+    gzip: bool,
+    head: Buffer,
+    tail: Buffer,
+    comma_before: bool,
+    comma_after: bool,
+    host: bool,
+    memory: bool,
+    full: bool,
+    stacked: bool,
+    pid: int,
+    pid_name: bytes,
+    base_ns: int,
+    max_bytes: int,
+    steps: Buffer,
+    phases: Buffer,
+    libraries: tuple[bytes, ...],
+) -> tuple[int, int, int]:
+    """A Chrome trace: ``head``, our events, ``tail`` (``export_chrome.h``).
+
+    ``steps`` and ``phases``: int64 label, start_ns, end_ns, begin_event and
+    end_event of each.  Bytes written before they were compressed, ops and
+    ``[memory]`` instants left out.  ``OSError``; ``Error`` naming the budget:
+    the file would be larger than ``max_bytes`` (0: any size)."""
+
+def trace_place(text: Buffer) -> tuple[int, bool, bool, int, bool]:
+    """Where events may be added to a Chrome trace: offset, whether a comma goes
+    before and after them, baseTimeNanoseconds, whether it has ``[memory]``
+    instants.  ``ValueError``: it is no trace, or not whole."""
+
 # -- for imports, tests and benchmarks ---------------------------------------
 
 def feed(events: Buffer) -> int:

@@ -18,6 +18,7 @@ PLACES = {
     "Why": "memprof.alive",
     "device_totals": "memprof.totals",
     "load": "memprof.recording",
+    "tensorboard_trace_handler": "memprof.export",
     "why": "memprof.alive",
 }
 

@@ -6,16 +6,9 @@ from typing import Any
 
 INSTEAD = {
     "events_averages": "key_averages() has the sums by op",
-    "export_chrome_trace": "save(path) keeps everything, timeline() has the bytes "
-    "over time",
-    "export_memory_timeline": "timeline() has the bytes over time by category",
     "export_snapshot": "save(path) keeps everything",
-    "tensorboard_trace_handler": 'on_trace_ready=lambda prof: prof.save("run.memprof")'
-    " keeps each window",
 }
 """Names and what to use; the methods are those of a profile and a recording."""
-
-HANDLER = "tensorboard_trace_handler"
 
 
 def sentence(owner: str, name: str) -> str:
@@ -29,6 +22,6 @@ def without(thing: Any, name: str) -> Any:
     Raises:
         AttributeError: always; also the one that a property of that name raised.
     """
-    if name in INSTEAD and name != HANDLER:
+    if name in INSTEAD:
         raise AttributeError(sentence(f"memprof's {type(thing).__name__}", name))
     return object.__getattribute__(thing, name)

@@ -3,7 +3,8 @@
 Keys: ``memprof torch python platform`` (versions), ``argv cwd paths pid host``,
 ``devices`` and ``current_device``, ``sources`` and the other facts of the
 follower (``follow.py``), ``schedule window step_num``, ``torch_counters`` and
-``wall`` (Unix time, ns). Sizes are bytes, times ns.
+``wall`` (Unix time, ns), ``distributed`` (rank and size, if there are any). Sizes
+are bytes, times ns.
 """
 
 from __future__ import annotations
@@ -66,6 +67,28 @@ def device_facts(torch: Any, numbers: list[int]) -> dict[str, Any]:
         "devices": cuda.facts(torch, names),
         "current_device": cuda.current(torch),
     }
+
+
+def distributed(torch: Any) -> dict[str, Any]:
+    """Return ``distributed``: the place among other processes, if it has one.
+
+    Before torch knows, the environment may: torchrun sets it.
+    """
+    group = getattr(torch, "distributed", None)
+    if group is not None and group.is_available() and group.is_initialized():
+        found: dict[str, Any] = {
+            "backend": str(group.get_backend()),
+            "rank": int(group.get_rank()),
+            "world_size": int(group.get_world_size()),
+        }
+        if "nccl" in found["backend"]:
+            version = torch.cuda.nccl.version()
+            found["nccl_version"] = ".".join(map(str, version))
+        return {"distributed": found}
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if rank.isascii() and rank.isdigit() and size.isascii() and size.isdigit():
+        return {"distributed": {"rank": int(rank), "world_size": int(size)}}
+    return {}
 
 
 def torch_counters(start: Counters, begin: Counters, end: Counters) -> dict[str, Any]:

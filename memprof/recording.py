@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from memprof import _core, driver_rows, files
 from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
+from memprof.export import Exports
 from memprof.info import parsed
 from memprof.moment import Moment
 from memprof.outputs import Outputs
@@ -100,7 +101,7 @@ TOTAL_CAUSES = _core.TOTAL_CAUSES
 TOTAL_MEMORIES = _core.TOTAL_MEMORIES
 
 
-class Recording(Texts, Outputs):
+class Recording(Texts, Exports, Outputs):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from memprof.absent import without
+from memprof.export import Exports
 from memprof.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from memprof.reports.text import Summary
 
 
-class Results(Outputs):
+class Results(Exports, Outputs):
     """Every method of ``Recording``, answered by ``self.recording``.
 
     While a window is open the answer is about what it holds so far; after it,
@@ -220,6 +221,9 @@ class Results(Outputs):
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)
+
+    def _exported(self) -> Recording:
+        return self.recording
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

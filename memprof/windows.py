@@ -245,6 +245,7 @@ class Windows:
         for what, part in (
             ("versions", lambda: info.versions(torch)),
             ("devices", lambda: info.device_facts(torch, core.devices())),
+            ("the process group", lambda: info.distributed(torch)),
             ("sources", follower.facts),
             ("counters", lambda: {"torch_counters": counters()}),
         ):

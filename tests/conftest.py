@@ -6,9 +6,13 @@ run on machines that have none.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+
+# What reads our files, whichever tests export them.
+sys.path.append(str(Path(__file__).parent / "validators"))
 
 GPU_FOLDER = Path(__file__).parent / "gpu"
 SKIPPED_GPU = pytest.StashKey[str]()

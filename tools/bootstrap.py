@@ -213,11 +213,21 @@ def main() -> None:
         f"default: the torch that is there, else {PINNED_TORCH}",
     )
     parser.add_argument(
+        "--requirements",
+        type=Path,
+        help="only put what this file lists into VENV",
+    )
+    parser.add_argument(
         "--lint", action="store_true", help="only put the linters into VENV"
     )
     arguments = parser.parse_args()
     if arguments.lint:
         set_up_lint(arguments.venv / "bin" / "python")
+        return
+    if arguments.requirements is not None:
+        wanted = ["-r", str(arguments.requirements)]
+        if not pip_install(arguments.venv / "bin" / "python", wanted):
+            stop(f"could not install what {arguments.requirements} lists")
         return
     if sys.version_info < (3, 10):  # noqa: UP036 (that is what we tell)
         stop(f"{sys.executable} is Python {sys.version.split()[0]}; 3.10 is the oldest")

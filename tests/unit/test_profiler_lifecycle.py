@@ -327,11 +327,7 @@ def test_cuda_alone_where_there_is_none_is_said_at_the_start(m):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("export_chrome_trace", r"save\(path\)"),
-        ("export_memory_timeline", r"timeline\(\)"),
-    ],
+    ("name", "words"), [("events_averages", r"key_averages\(\)")]
 )
 def test_what_torch_has_and_memprof_not_is_named_with_what_to_use(m, name, words):
     with m.profile() as prof:
@@ -342,14 +338,6 @@ def test_what_torch_has_and_memprof_not_is_named_with_what_to_use(m, name, words
         assert not hasattr(thing, name)
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
         _ = prof.colour
-
-
-def test_the_tensorboard_handler_is_named_with_what_to_use(m):
-    words = "no tensorboard_trace_handler yet; on_trace_ready="
-    with pytest.raises(AttributeError, match=words):
-        _ = m.memprof.tensorboard_trace_handler
-    with m.profile() as prof, pytest.raises(AttributeError, match="no attribute"):
-        _ = prof.tensorboard_trace_handler
 
 
 def test_an_attribute_error_inside_a_property_is_not_covered_up(m):
