@@ -190,8 +190,9 @@ void
 mp_json_hex(mp_outfile_t *file, uint64_t value)
 {
     char *at = mp_outfile_room(file, 20);
-    memcpy(at, "\"0x", 3);
-    at += 3;
+    *at++ = '"';
+    *at++ = '0';
+    *at++ = 'x';
     int shift = 60;
     while (shift > 0 && (value >> shift) == 0) {
         shift -= 4;
@@ -224,7 +225,9 @@ mp_json_double(mp_outfile_t *file, double value)
     int length =
         snprintf(text, sizeof(text), "%.9g", isfinite(value) ? value : 0.0);
     for (int i = 0; i < length; i++) {
-        text[i] = text[i] == ',' ? '.' : text[i];
+        if (text[i] == ',') {
+            text[i] = '.';
+        }
     }
     mp_outfile_write(file, text, (size_t)length);
 }

@@ -61,14 +61,10 @@ mp_outfile_room(mp_outfile_t *file, size_t length)
     return file->at;
 }
 
-/* A text with its end, at most MP_OUTFILE_ROOM; best for literals. */
 static inline void
 mp_outfile_text(mp_outfile_t *file, const char *text)
 {
-    size_t length = strlen(text);
-    char *at = mp_outfile_room(file, length);
-    memcpy(at, text, length);
-    file->at = at + length;
+    mp_outfile_write(file, text, strlen(text));
 }
 
 static inline void

@@ -319,8 +319,7 @@ test_outfile_out_of_memory_leaves_nothing(void)
 static void *
 write_one(void *argument)
 {
-    (void)argument;
-    mp_outfile_t *file = open_file(mp_test_path("shared"), true);
+    mp_outfile_t *file = open_file(argument, true);
     write_bytes(file, 600000, 10000);
     close_file(file);
     return NULL;
@@ -331,15 +330,16 @@ static void
 test_outfile_threads_may_share_a_path(void)
 {
     pthread_t threads[4];
-    (void)mp_test_path("shared");
+    char path[4096];
+    (void)snprintf(path, sizeof(path), "%s", mp_test_path("shared"));
     for (int i = 0; i < 4; i++) {
-        MP_CHECK(pthread_create(&threads[i], NULL, write_one, NULL) == 0);
+        MP_CHECK(pthread_create(&threads[i], NULL, write_one, path) == 0);
     }
     for (int i = 0; i < 4; i++) {
         MP_CHECK(pthread_join(threads[i], NULL) == 0);
     }
     size_t length, unzipped;
-    char *bytes = read_file(mp_test_path("shared"), &length);
+    char *bytes = read_file(path, &length);
     char *out = unzip(bytes, length, &unzipped);
     check_bytes(out, unzipped, 600000);
     free(out);
