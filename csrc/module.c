@@ -453,6 +453,7 @@ core_exec(PyObject *module)
         PyModule_AddType(module, state->recording_type) != 0 ||
         PyModule_AddFunctions(module, mp_pyhooks_methods) != 0 ||
         PyModule_AddFunctions(module, mp_made_events_methods) != 0 ||
+        PyModule_AddFunctions(module, mp_export_methods) != 0 ||
         add_tables(module) != 0) {
         return -1;
     }

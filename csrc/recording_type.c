@@ -181,6 +181,32 @@ mp_recording_from_data(mp_module_state_t *state, mp_recording_data_t *data)
     return (PyObject *)recording;
 }
 
+bool
+mp_recording_source(mp_module_state_t *state, PyObject *recording,
+                    mp_export_t *source)
+{
+    if (!PyObject_TypeCheck(recording, state->recording_type)) {
+        PyErr_Format(PyExc_TypeError, "a Recording is needed, not %.100s",
+                     Py_TYPE(recording)->tp_name);
+        return false;
+    }
+    const recording_t *from = (const recording_t *)recording;
+    *source = (mp_export_t){
+        .events = from->events,
+        .event_count = from->count,
+        .intern = from->intern,
+        .start_ns = from->start_ns,
+        .start_wall_ns = from->start_wall_ns,
+    };
+    source->lives = mp_tracker_allocations(from->tracker, &source->life_count);
+    source->device_count =
+        mp_tracker_devices(from->tracker, source->devices, MP_EXPORT_DEVICES);
+    if (source->device_count > MP_EXPORT_DEVICES) {
+        source->device_count = MP_EXPORT_DEVICES;
+    }
+    return true;
+}
+
 /* ---- methods ---------------------------------------------------------------
  */
 

@@ -7,6 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include "common.h"
 #include "event.h"
+#include "export.h"
 #include "recording.h"
 #include "session.h"
 #include "tracker.h"
@@ -83,6 +84,14 @@ PyObject *mp_recording_from_window(mp_module_state_t *state,
 /* A Recording that takes over DATA (cleared in any case). */
 PyObject *mp_recording_from_data(mp_module_state_t *state,
                                  mp_recording_data_t *data);
+
+/* What RECORDING holds, good as long as it lives; false with TypeError if it
+ * is none. */
+bool mp_recording_source(mp_module_state_t *state, PyObject *recording,
+                         mp_export_t *source);
+
+/* exports.c: export_timeline, export_chrome. */
+extern PyMethodDef mp_export_methods[];
 
 /* heap.c: the objects whose class is exactly one of SET, a set of classes, as
  * a list; some 100 ns for each object that the garbage collector tracks. */
