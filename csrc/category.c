@@ -1,7 +1,8 @@
 /* category.c - the rules, in order; the first that matches decides.
  *
  *  1  a role was claimed for the storage while it was live; but what a
- *     forward made as part of a graph is no input of the next one
+ *     forward made as part of a graph is no input of the next one.  A file
+ *     that was read in may tell of any category
  *  2  library scratch that torch holds: made inside a matrix product after
  *     its result, of a size that cuBLAS workspaces have, the first of its
  *     thread, stream and size, and never given back
@@ -244,7 +245,12 @@ by_role(mp_allocation_t *row)
         decide(row, MP_CATEGORY_INPUT, MP_REASON_INPUT);
         return true;
     default:
-        return false;
+        if (row->role < MP_ROLE_TOLD ||
+            row->role >= MP_ROLE_TOLD + MP_CATEGORY_COUNT) {
+            return false;
+        }
+        decide(row, (mp_category_t)(row->role - MP_ROLE_TOLD), MP_REASON_TOLD);
+        return true;
     }
 }
 

@@ -68,13 +68,25 @@ typedef enum {
     X(BUFFER, 2, "buffer")                                                    \
     X(GRADIENT, 3, "gradient")                                                \
     X(OPTIMIZER_STATE, 4, "optimizer_state")                                  \
-    X(INPUT, 5, "input")
+    X(INPUT, 5, "input")                                                      \
+    /* another file's word: MP_ROLE_TOLD + a category (life.h) */             \
+    X(TOLD_PARAMETER, 6, "told parameter")                                    \
+    X(TOLD_OPTIMIZER_STATE, 7, "told optimizer_state")                        \
+    X(TOLD_INPUT, 8, "told input")                                            \
+    X(TOLD_TEMPORARY, 9, "told temporary")                                    \
+    X(TOLD_ACTIVATION, 10, "told activation")                                 \
+    X(TOLD_GRADIENT, 11, "told gradient")                                     \
+    X(TOLD_AUTOGRAD_DETAIL, 12, "told autograd_detail")                       \
+    X(TOLD_UNKNOWN, 13, "told unknown")                                       \
+    X(TOLD_WORKSPACE, 14, "told workspace")
 
 typedef enum {
 #define X(name, number, text) MP_ROLE_##name = (number),
     MP_ROLE_LIST(X)
 #undef X
 } mp_role_t;
+
+#define MP_ROLE_TOLD MP_ROLE_TOLD_PARAMETER
 
 /* mp_event_t.flags */
 #define MP_FLAG_GRAD_MODE 0x01u /* autograd was recording */

@@ -454,6 +454,7 @@ core_exec(PyObject *module)
         PyModule_AddFunctions(module, mp_pyhooks_methods) != 0 ||
         PyModule_AddFunctions(module, mp_made_events_methods) != 0 ||
         PyModule_AddFunctions(module, mp_export_methods) != 0 ||
+        PyModule_AddFunctions(module, mp_snapshot_methods) != 0 ||
         add_tables(module) != 0) {
         return -1;
     }

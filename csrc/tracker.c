@@ -362,17 +362,17 @@ role_rank(uint64_t role)
 {
     switch (role) {
     case MP_ROLE_PARAMETER:
-        return 5;
+        return 6;
     case MP_ROLE_BUFFER:
-        return 4;
+        return 5;
     case MP_ROLE_OPTIMIZER_STATE:
-        return 3;
+        return 4;
     case MP_ROLE_GRADIENT:
-        return 2;
+        return 3;
     case MP_ROLE_INPUT:
-        return 1;
+        return 2;
     default:
-        return 0;
+        return role >= MP_ROLE_TOLD && role <= MP_ROLE_TOLD_WORKSPACE;
     }
 }
 
@@ -409,7 +409,19 @@ static void
 origin_given(mp_tracker_t *tracker, const mp_event_t *event)
 {
     mp_allocation_t *row = active_row(tracker, event);
-    if (row != NULL && row->born_ns < 0) { /* it was seeded */
+    if (row == NULL) {
+        return;
+    }
+    if (row->born_ns >= 0) { /* only a file that was read in tells of these */
+        if (row->forward_op == MP_NO_INDEX &&
+            row->forward_module == MP_NO_INDEX &&
+            row->forward_stack == MP_NO_INDEX) {
+            row->forward_op = event->op;
+            row->forward_module = event->module;
+            row->forward_stack = event->stack;
+        }
+    }
+    else {
         row->forward_op = event->op;
         row->forward_module = event->module;
         row->forward_stack = event->stack;
