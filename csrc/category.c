@@ -10,6 +10,8 @@
  *     an optimizer step: temporary
  *  4  older than the recording and nothing else known: unknown, unless a
  *     cuBLAS workspace has its size
+ *     or read from a file that does not tell what was running: unknown, unless
+ *     a data loader made it
  *  5  born in backward: recomputed activation under checkpointing, else
  *     autograd_detail
  *  6  born in forward: activation, "saved" when its death falls in backward.
@@ -311,6 +313,13 @@ assign(judge_t *judge, mp_allocation_t *row)
     }
     if (older) {
         decide(row, MP_CATEGORY_UNKNOWN, MP_REASON_BEFORE_START);
+        return;
+    }
+    if (row->flags & MP_FLAG_UNTOLD) {
+        mp_reason_t reason = stack_says(judge, row->stack);
+        bool input = reason == MP_REASON_DATA_LOADER;
+        decide(row, input ? MP_CATEGORY_INPUT : MP_CATEGORY_UNKNOWN,
+               input ? reason : MP_REASON_UNTOLD);
         return;
     }
     switch (row->phase) {

@@ -17,6 +17,8 @@ typedef struct {
     uint32_t *state_rows; /* lives that are active where it begins, in order */
     size_t state_count, state_next;
     bool leave_out; /* the state's last block is not kept */
+    bool in_window; /* where the part begins, which this began: */
+    mp_event_t window;
     mp_recording_data_t data;
     size_t capacity;
     mp_status_t status;
@@ -188,7 +190,14 @@ write_state(cutter_t *cutter)
         return status;
     }
     for (size_t i = 0; status == MP_OK && i < cutter->cut->begin; i++) {
-        status = mp_tracker_apply(tracker, &source->events[i]);
+        const mp_event_t *event = &source->events[i];
+        status = mp_tracker_apply(tracker, event);
+        if (event->addr == options.session_id &&
+            (event->kind == MP_EVENT_WINDOW_BEGIN ||
+             event->kind == MP_EVENT_WINDOW_END)) {
+            cutter->in_window = event->kind == MP_EVENT_WINDOW_BEGIN;
+            cutter->window = *event;
+        }
     }
     size_t rows = 0;
     const mp_allocation_t *lives = mp_tracker_allocations(tracker, &rows);
@@ -230,6 +239,13 @@ write_part(cutter_t *cutter)
     bool fine = true;
     for (size_t i = cut->begin; fine && i < cut->end; i++) {
         const mp_event_t *event = &source->events[i];
+        /* What is before a step that begins the part is no step of it. */
+        if (cutter->in_window &&
+            (i > cut->begin || event->kind != MP_EVENT_STEP)) {
+            cutter->in_window = false;
+            cutter->window.time_ns = event->time_ns;
+            fine = add_event(cutter, &cutter->window);
+        }
         uint32_t born = cutter->born[i - cut->begin];
         uint32_t ended = cutter->ended[i - cut->begin];
         bool of_block = event->kind == MP_EVENT_ALLOC ||

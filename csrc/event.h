@@ -100,6 +100,8 @@ typedef enum {
 #define MP_FLAG_MADE_NODE 0x40u   /* its op has made an autograd node */
 #define MP_FLAG_DIED_IN_FORWARD                                               \
     0x80u /* of a life: freed in the root forward that made it */
+#define MP_FLAG_UNTOLD                                                        \
+    0x100u /* read from a file that does not tell what was running */
 
 #define MP_DEVICE_CPU (-1)
 

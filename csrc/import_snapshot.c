@@ -455,6 +455,7 @@ read_trace(reader_t *reader, mp_value_t list, size_t number)
         status = read_dict(reader, entry, told, &action, &timed);
         told->event.kind = kind_of(action);
         told->event.device = trace->device;
+        told->event.flags = reader->facts->ours ? 0 : MP_FLAG_UNTOLD;
         if (action == MP_WORD_SNAPSHOT) {
             told->event.device = 0;
         }

@@ -179,7 +179,7 @@ undo_free(mp_trace_t *trace, const mp_told_t *entry, bool stacks,
     uint32_t index = block_at(trace, entry->event.addr);
     if (index != MP_NO_INDEX) {
         if (flags == 0) {
-            trace->blocks[index].event.flags = 0;
+            trace->blocks[index].event.flags &= (uint16_t)~MP_FLAG_PENDING;
         }
         if (trace->blocks[index].category == 0) {
             trace->blocks[index].category = entry->category;

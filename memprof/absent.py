@@ -10,7 +10,6 @@ INSTEAD = {
     "over time",
     "export_memory_timeline": "timeline() has the bytes over time by category",
     "export_stacks": 'peak().rows(by="stack") divides the peak by stack',
-    "export_snapshot": "save(path) keeps everything",
     "tensorboard_trace_handler": 'on_trace_ready=lambda prof: prof.save("run.memprof")'
     " keeps each window",
 }
