@@ -351,6 +351,19 @@ put_metadata(writer_t *writer, const mp_allocation_t *life)
     writer->place_count++;
 }
 
+/* Where a life was made, and because of what. */
+static void
+put_known(writer_t *writer, mp_pickle_items_t *entry,
+          const mp_allocation_t *life)
+{
+    put_key(writer, entry, MP_WORD_USER_METADATA);
+    put_metadata(writer, life);
+    if (life->forward_stack < writer->stack_count) {
+        put_key(writer, entry, MP_WORD_FORWARD_FRAMES);
+        put_forward_frames(writer, life->forward_stack);
+    }
+}
+
 /* The category for the page, which has torch's eight. */
 static uint32_t
 shown_category(const writer_t *writer, uint32_t row)
@@ -422,12 +435,7 @@ put_alloc(writer_t *writer, mp_pickle_items_t *trace, uint32_t row,
     put_int(writer, &entry, MP_WORD_ADDR, life->address);
     put_key(writer, &entry, MP_WORD_CATEGORY);
     mp_pickle_get(&writer->pickle, shown_category(writer, row));
-    put_key(writer, &entry, MP_WORD_USER_METADATA);
-    put_metadata(writer, life);
-    if (life->forward_stack < writer->stack_count) {
-        put_key(writer, &entry, MP_WORD_FORWARD_FRAMES);
-        put_forward_frames(writer, life->forward_stack);
-    }
+    put_known(writer, &entry, life);
     if (life->pool != 0) {
         put_key(writer, &entry, MP_WORD_POOL_ID);
         put_pool(writer, life->pool);
@@ -445,8 +453,7 @@ put_free(writer_t *writer, mp_pickle_items_t *trace, int action,
     entry_begin(writer, trace, &entry, action);
     put_int(writer, &entry, MP_WORD_ADDR, life->address);
     if (tell) { /* there is no alloc that does */
-        put_key(writer, &entry, MP_WORD_USER_METADATA);
-        put_metadata(writer, life);
+        put_known(writer, &entry, life);
     }
     entry_end(writer, &entry, life->size, life->stream, life->stack,
               event->time_ns);
@@ -616,12 +623,7 @@ put_block(writer_t *writer, mp_pickle_items_t *blocks,
     put_key(writer, &block, MP_WORD_FRAMES);
     put_frames(writer, life->stack);
     put_int(writer, &block, MP_WORD_STREAM, life->stream);
-    put_key(writer, &block, MP_WORD_USER_METADATA);
-    put_metadata(writer, life);
-    if (life->forward_stack < writer->stack_count) {
-        put_key(writer, &block, MP_WORD_FORWARD_FRAMES);
-        put_forward_frames(writer, life->forward_stack);
-    }
+    put_known(writer, &block, life);
     mp_pickle_close(&writer->pickle, &block);
 }
 

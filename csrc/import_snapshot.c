@@ -451,6 +451,9 @@ read_trace(reader_t *reader, mp_value_t list, size_t number)
         uint32_t action = 0;
         bool timed = false;
         mp_value_t entry = mp_value_item(pickle, list, i);
+        if (mp_value_is_cut(pickle, entry)) {
+            break; /* the last one, and half of it is worse than none */
+        }
         *told = (mp_told_t){.event = blank, .forward_stack = MP_NO_INDEX};
         status = read_dict(reader, entry, told, &action, &timed);
         told->event.kind = kind_of(action);
@@ -472,7 +475,7 @@ read_trace(reader_t *reader, mp_value_t list, size_t number)
         told->event.time_ns = now;
         trace->count++; /* entries that mean nothing keep their place */
     }
-    reader->facts->entries += count;
+    reader->facts->entries += trace->count;
     return status;
 }
 
@@ -535,7 +538,7 @@ read_segment(reader_t *reader, mp_value_t segment)
     mp_told_t told = {.event = blank, .forward_stack = MP_NO_INDEX};
     uint64_t number =
         number_of(reader, mp_value_find(pickle, segment, MP_WORD_DEVICE));
-    if (number >= reader->trace_count) {
+    if (number >= reader->trace_count || mp_value_is_cut(pickle, segment)) {
         return MP_OK;
     }
     mp_trace_t *trace = &reader->traces[number];
@@ -868,7 +871,6 @@ read_ours(reader_t *reader)
 {
     const mp_unpickled_t *pickle = reader->pickle;
     mp_value_t ours = mp_value_find(pickle, reader->top, MP_WORD_MEMPROF);
-    reader->cpu = -1;
     if (mp_value_kind(pickle, ours) != MP_VALUE_DICT ||
         mp_value_int(pickle, mp_value_find(pickle, ours, MP_WORD_FORMAT), 0) <
             1) {
@@ -983,10 +985,13 @@ is_snapshot(const mp_unpickled_t *pickle, mp_value_t top)
                mp_value_find(pickle, top, MP_WORD_DEVICE_TRACES) !=
                    MP_NO_VALUE;
     }
-    return mp_value_kind(pickle, top) == MP_VALUE_LIST &&
-           (mp_value_count(pickle, top) == 0 ||
-            mp_value_find(pickle, mp_value_item(pickle, top, 0),
-                          MP_WORD_BLOCKS) != MP_NO_VALUE);
+    if (mp_value_kind(pickle, top) != MP_VALUE_LIST) {
+        return false;
+    }
+    return mp_value_count(pickle, top) == 0
+               ? mp_unpickled_is_whole(pickle)
+               : mp_value_find(pickle, mp_value_item(pickle, top, 0),
+                               MP_WORD_BLOCKS) != MP_NO_VALUE;
 }
 
 static mp_status_t
@@ -1011,7 +1016,7 @@ mp_import_snapshot(const uint8_t *bytes, size_t length,
     mp_unpickle_options_t options = {.atoms = atoms,
                                      .atom_count = MP_ARRAY_LENGTH(atoms)};
     mp_import_facts_t found = {0};
-    reader_t reader = {.facts = &found};
+    reader_t reader = {.facts = &found, .cpu = -1};
     mp_status_t status = mp_unpickle(bytes, length, &options, &reader.pickle,
                                      error, error_size);
     if (status != MP_OK) {
@@ -1021,9 +1026,11 @@ mp_import_snapshot(const uint8_t *bytes, size_t length,
     found.whole = mp_unpickled_is_whole(reader.pickle);
     found.good_bytes = mp_unpickled_read(reader.pickle);
     if (!is_snapshot(reader.pickle, reader.top)) {
-        (void)snprintf(error, error_size,
-                       "a pickle, but no memory snapshot: it has neither "
-                       "segments nor device_traces");
+        if (found.whole) { /* else it is said where it ends */
+            (void)snprintf(error, error_size,
+                           "a pickle, but no memory snapshot: it has neither "
+                           "segments nor device_traces");
+        }
         status = MP_ERR_FORMAT;
     }
     if (status == MP_OK) {

@@ -183,6 +183,7 @@ undo_free(mp_trace_t *trace, const mp_told_t *entry, bool stacks,
         }
         if (trace->blocks[index].category == 0) {
             trace->blocks[index].category = entry->category;
+            trace->blocks[index].forward_stack = entry->forward_stack;
             trace->blocks[index].event.op = entry->event.op;
             trace->blocks[index].event.module = entry->event.module;
             trace->blocks[index].event.phase = entry->event.phase;
