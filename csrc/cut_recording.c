@@ -50,17 +50,19 @@ add_event(cutter_t *cutter, const mp_event_t *event)
     return true;
 }
 
-/* The whole recording's word on a life; a role that the part has itself is
- * worth more. */
+/* The whole recording's word on a life: its role, or its category. */
 static bool
 add_told(cutter_t *cutter, uint32_t row, int64_t time_ns)
 {
     const mp_allocation_t *life = &cutter->source->lives[row];
+    bool role = life->role != MP_ROLE_NONE &&
+                (life->role != MP_ROLE_INPUT ||
+                 life->category == MP_CATEGORY_INPUT);
     mp_event_t told = {
         .addr = life->address,
-        .size = (uint64_t)MP_ROLE_TOLD + life->category,
+        .size = role ? life->role : (uint64_t)MP_ROLE_TOLD + life->category,
         .time_ns = time_ns,
-        .op = MP_NO_INDEX,
+        .op = role ? life->owner : MP_NO_INDEX,
         .module = MP_NO_INDEX,
         .stack = MP_NO_INDEX,
         .kind = MP_EVENT_ROLE,
@@ -268,6 +270,9 @@ write_part(cutter_t *cutter)
             fine = add_origin(cutter, born, event->time_ns) &&
                    add_told(cutter, born, event->time_ns);
         }
+    }
+    if (fine && cutter->in_window) {
+        fine = add_event(cutter, &cutter->window);
     }
     return fine ? MP_OK : cutter->status;
 }

@@ -412,19 +412,10 @@ origin_given(mp_tracker_t *tracker, const mp_event_t *event)
     if (row == NULL) {
         return;
     }
-    if (row->born_ns >= 0) { /* only a file that was read in tells of these */
-        if (row->forward_op == MP_NO_INDEX &&
-            row->forward_module == MP_NO_INDEX &&
-            row->forward_stack == MP_NO_INDEX) {
-            row->forward_op = event->op;
-            row->forward_module = event->module;
-            row->forward_stack = event->stack;
-        }
-    }
-    else {
-        row->forward_op = event->op;
-        row->forward_module = event->module;
-        row->forward_stack = event->stack;
+    row->forward_op = event->op;
+    row->forward_module = event->module;
+    row->forward_stack = event->stack;
+    if (row->born_ns < 0 || event->op_instance != MP_NO_INDEX) {
         row->region = event->op_instance;
     }
 }

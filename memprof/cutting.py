@@ -19,6 +19,8 @@ from memprof.spans import find_step
 if TYPE_CHECKING:
     from memprof.recording import Recording
 
+_STEP = 32  # csrc/event.h
+
 
 def of_steps(recording: Recording, first: int, last: int) -> tuple[int, int]:
     """Return the events of the steps FIRST to LAST; the second is behind the last.
@@ -30,7 +32,9 @@ def of_steps(recording: Recording, first: int, last: int) -> tuple[int, int]:
     end = int(find_step(recording, last)["end_event"])
     if end < begin:
         raise ValueError(f"step {last} is before step {first}")
-    return begin, _behind(recording, end)
+    # The mark that ends it begins the next one.
+    closes = int(recording.events()["kind"][end]) == _STEP and end > begin
+    return begin, end if closes else _behind(recording, end)
 
 
 def of_time(
