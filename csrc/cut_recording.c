@@ -55,9 +55,9 @@ static bool
 add_told(cutter_t *cutter, uint32_t row, int64_t time_ns)
 {
     const mp_allocation_t *life = &cutter->source->lives[row];
-    bool role = life->role != MP_ROLE_NONE &&
-                (life->role != MP_ROLE_INPUT ||
-                 life->category == MP_CATEGORY_INPUT);
+    bool role =
+        life->role != MP_ROLE_NONE &&
+        (life->role != MP_ROLE_INPUT || life->category == MP_CATEGORY_INPUT);
     mp_event_t told = {
         .addr = life->address,
         .size = role ? life->role : (uint64_t)MP_ROLE_TOLD + life->category,
@@ -89,6 +89,7 @@ add_origin(cutter_t *cutter, uint32_t row, int64_t time_ns)
         .stack = life->forward_stack,
         .op_instance = life->region,
         .kind = MP_EVENT_SEED_ORIGIN,
+        .flags = MP_FLAG_ANY_LIFE,
         .device = life->device,
     };
     return add_event(cutter, &origin);

@@ -102,6 +102,8 @@ typedef enum {
     0x80u /* of a life: freed in the root forward that made it */
 #define MP_FLAG_UNTOLD                                                        \
     0x100u /* read from a file that does not tell what was running */
+#define MP_FLAG_ANY_LIFE                                                      \
+    0x200u /* SEED_ORIGIN: also of a block that was seen born */
 
 #define MP_DEVICE_CPU (-1)
 

@@ -946,6 +946,7 @@ put_snapshot(writer_t *writer)
     put_literal(writer, &top, "memprof_steps");
     put_steps(writer);
     mp_pickle_close(&writer->pickle, &top);
+    mp_pickle_end(&writer->pickle);
     (void)goes_on(writer);
 }
 
@@ -1013,7 +1014,6 @@ mp_export_snapshot(const mp_export_t *source,
     if (status == MP_OK) {
         mp_pickle_begin(&writer.pickle, file);
         put_snapshot(&writer);
-        mp_pickle_end(&writer.pickle);
         *bytes = mp_outfile_length(file);
         status = mp_outfile_close(file, writer.status, saved_errno);
     }

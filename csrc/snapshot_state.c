@@ -281,6 +281,7 @@ mp_told_write(const mp_told_t *told, mp_told_emit_t emit, void *context)
         origin.kind = MP_EVENT_SEED_ORIGIN;
         origin.stack = told->forward_stack;
         origin.op_instance = MP_NO_INDEX; /* no region */
+        origin.flags = MP_FLAG_ANY_LIFE;
         status = emit(context, &origin);
     }
     if (status == MP_OK && told->category != 0) {

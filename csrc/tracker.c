@@ -409,14 +409,14 @@ static void
 origin_given(mp_tracker_t *tracker, const mp_event_t *event)
 {
     mp_allocation_t *row = active_row(tracker, event);
-    if (row == NULL) {
-        return;
-    }
-    row->forward_op = event->op;
-    row->forward_module = event->module;
-    row->forward_stack = event->stack;
-    if (row->born_ns < 0 || event->op_instance != MP_NO_INDEX) {
-        row->region = event->op_instance;
+    bool seeded = row != NULL && row->born_ns < 0;
+    if (row != NULL && (seeded || (event->flags & MP_FLAG_ANY_LIFE))) {
+        row->forward_op = event->op;
+        row->forward_module = event->module;
+        row->forward_stack = event->stack;
+        if (seeded || event->op_instance != MP_NO_INDEX) {
+            row->region = event->op_instance;
+        }
     }
 }
 

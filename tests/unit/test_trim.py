@@ -111,7 +111,8 @@ def test_steps_of_what_a_gpu_recorded(path, tmp_path):
     assert main(["trim", str(path), str(out), "--steps", str(numbers[1])]) == 0
     part = memprof.load(out)
     assert part.steps["number"].tolist() == [numbers[1]]
-    assert part.info["events"] < recording.info["events"]
+    if (recording.events()["kind"] == 1).any():
+        assert part.info["events"] < recording.info["events"]
     for device in recording.devices:
         mine, theirs = (r.at(step=numbers[1], device=device) for r in (part, recording))
         assert mine.requested == theirs.requested
