@@ -558,7 +558,8 @@ put_trace(writer_t *writer, size_t number)
     mp_pickle_list(&writer->pickle, &trace);
     uint32_t entries = 0;
     size_t step = 0;
-    for (size_t i = 0; i < source->event_count; i++) {
+    size_t count = place->met ? source->event_count : 0;
+    for (size_t i = 0; i < count; i++) {
         const mp_event_t *event = &source->events[i];
         if (step < writer->step_count && i == writer->steps[step].event) {
             writer->step_marks[step * writer->survey.place_count + number] =
@@ -731,7 +732,8 @@ put_segments(writer_t *writer)
     const mp_survey_t *survey = &writer->survey;
     size_t most = 0;
     for (size_t i = 0; i < survey->place_count; i++) {
-        size_t count = mp_table_count(survey->places[i].active);
+        const mp_table_t *active = survey->places[i].active;
+        size_t count = active == NULL ? 0 : mp_table_count(active);
         most = count > most ? count : most;
     }
     const mp_allocation_t **lives =
@@ -744,6 +746,9 @@ put_segments(writer_t *writer)
     mp_pickle_items_t segments;
     mp_pickle_list(&writer->pickle, &segments);
     for (size_t i = 0; i < survey->place_count; i++) {
+        if (!survey->places[i].met) {
+            continue;
+        }
         put_segments_of(writer, &segments, &survey->places[i], lives);
     }
     mp_pickle_close(&writer->pickle, &segments);

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define SESSION 1 /* the id of an imported recording's steps */
-#define MAX_DEVICES 4096
+#define MAX_DEVICES 256
 
 static const char *const atoms[] = {
 #define X(name, text) text,

@@ -46,11 +46,11 @@ static mp_span_t *
 span_around(const mp_place_t *place, uint64_t begin, uint64_t end)
 {
     size_t index = span_from(place, begin);
-    mp_span_t *span = &place->spans[index];
-    return index < place->span_count && span->begin <= begin &&
-                   end <= span->end
-               ? span
-               : NULL;
+    if (index == place->span_count || place->spans[index].begin > begin ||
+        end > place->spans[index].end) {
+        return NULL;
+    }
+    return &place->spans[index];
 }
 
 static mp_status_t
@@ -201,11 +201,11 @@ span_cut(mp_place_t *place, const mp_export_t *source, const mp_event_t *event)
 static void
 span_went(mp_place_t *place, const mp_event_t *event)
 {
-    size_t index = span_from(place, event->addr);
-    const mp_span_t *span = &place->spans[index];
-    if (index < place->span_count && span->begin == event->addr &&
-        span->end == event->addr + event->size && span->live == 0) {
-        span_remove(place, index);
+    uint64_t end = event->addr + event->size;
+    const mp_span_t *span = span_around(place, event->addr, end);
+    if (span != NULL && span->begin == event->addr && span->end == end &&
+        span->live == 0) {
+        span_remove(place, (size_t)(span - place->spans));
     }
     else {
         place->odd = true;
@@ -343,7 +343,7 @@ meet_lives(walk_t *walk)
         const mp_allocation_t *life = &source->lives[i];
         uint32_t row = (uint32_t)i, previous;
         mp_place_t *place = mp_survey_place(survey, life->device);
-        if (place == NULL || life->id < 0) {
+        if (place == NULL || !place->met || life->id < 0) {
             survey->left_out[i] = true;
             continue;
         }
@@ -447,12 +447,19 @@ find_places(walk_t *walk)
         bool cpu = i == survey->gpu_count;
         place->device = cpu ? MP_DEVICE_CPU : (int16_t)i;
         place->odd = cpu;
-        place->active = mp_table_new(256);
-        if (place->active == NULL) {
-            return MP_ERR_NOMEM;
-        }
     }
     return MP_OK;
+}
+
+/* PLACE has an event. */
+static mp_status_t
+meet_place(mp_place_t *place)
+{
+    if (!place->met) {
+        place->met = true;
+        place->active = mp_table_new(256);
+    }
+    return place->active == NULL ? MP_ERR_NOMEM : MP_OK;
 }
 
 static mp_status_t
@@ -464,7 +471,11 @@ meet_seeded_segments(walk_t *walk)
         mp_place_t *place = is_of_device(event)
                                 ? mp_survey_place(walk->survey, event->device)
                                 : NULL;
-        if (place == NULL || event->kind == MP_EVENT_OOM) {
+        if (place == NULL) {
+            continue;
+        }
+        status = meet_place(place);
+        if (status != MP_OK || event->kind == MP_EVENT_OOM) {
             continue;
         }
         if (event->kind == MP_EVENT_SEED_SEGMENT) {

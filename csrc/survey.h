@@ -21,7 +21,8 @@ typedef struct {
 
 typedef struct {
     int16_t device;
-    bool started; /* had an event that is no seed */
+    bool met;     /* had an event at all */
+    bool started; /* had one that is no seed */
     bool odd;     /* its segments do not add up, or there are none */
     bool has_blocks;
     uint64_t low, high; /* of all its blocks */

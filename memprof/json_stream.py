@@ -8,12 +8,11 @@ what came before it stays good.
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from memprof.errors import MemprofError
 
@@ -45,18 +44,15 @@ class Text:
         Raises:
             OSError: it cannot be read.
         """
-        raw = open(path, "rb")  # noqa: SIM115 - closed by close()
-        self._file: Any = raw
+        self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 - closed by close()
         try:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            size = os.fstat(raw.fileno()).st_size
+            zipped = self._file.read(2) == b"\x1f\x8b"
+            self._file.seek(0)
+            size = os.fstat(self._file.fileno()).st_size
         except BaseException:
-            raw.close()
+            self._file.close()
             raise
-        self._raw = raw
-        if zipped:
-            self._file = gzip.GzipFile(fileobj=raw)
+        self._zip = zlib.decompressobj(31) if zipped else None
         self._limit = max(LEAST_LIMIT, MOST_RATIO * size) if zipped else None
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._scan = json.JSONDecoder(strict=False).raw_decode
@@ -69,16 +65,33 @@ class Text:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-        self._raw.close()
+
+    def _piece(self) -> bytes:
+        """Return the next bytes, decompressed; b"" at the end or at damage."""
+        if self._zip is None:
+            return self._file.read(CHUNK)
+        while True:
+            packed = self._zip.unconsumed_tail
+            if not packed:
+                packed = self._zip.unused_data if self._zip.eof else b""
+                packed = packed or self._file.read(CHUNK)
+                if not packed:
+                    return b""
+                if self._zip.eof:  # another member follows
+                    self._zip = zlib.decompressobj(31)
+            try:
+                piece = self._zip.decompress(packed, CHUNK)
+            except zlib.error as error:
+                self._why = f"the file does not decompress: {error}"
+                return b""
+            if piece:
+                return piece
 
     def _more(self) -> bool:
         """Append the next piece; False at the end."""
         if self._ended:
             return False
-        try:
-            piece = self._file.read(CHUNK)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            piece, self._why = b"", f"the file does not decompress: {error}"
+        piece = self._piece()
         self.bytes_read += len(piece)
         if self._limit is not None and self.bytes_read > self._limit:
             raise MemprofError(

@@ -26,6 +26,9 @@ _STEP = re.compile(r"ProfilerStep#(\d{1,9})$")
 _OPS = ("cpu_op", "user_annotation")
 _MODULE = "nn.Module: "
 
+_ODD = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""What a value of the wrong kind raises."""
+
 SESSION = 1
 UNTOLD = 0x100
 """MP_FLAG_UNTOLD: the file does not say what was running."""
@@ -104,12 +107,12 @@ class Trace:
         if kind == "i" and name in (MEMORY, OUT_OF_MEMORY):
             try:
                 self._take_memory(event, name == OUT_OF_MEMORY)
-            except (KeyError, TypeError, ValueError, OverflowError):
+            except _ODD:
                 self.odd += 1
         elif kind == "X" and isinstance(name, str):
             try:
                 self._take_slice(event, name)
-            except (KeyError, TypeError, ValueError, OverflowError):
+            except _ODD:
                 pass  # nothing that memory is about
 
     def _take_memory(self, event: dict[str, Any], failed: bool) -> None:
@@ -189,7 +192,8 @@ def _recording(
 ) -> tuple[_core.Recording, dict[str, Any]]:
     rows = np.frombuffer(trace.memory, np.int64).reshape(-1, _FIELDS)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    offset = int(rows[0, 0])
+    steps = sorted(set(trace.steps))
+    offset = min([int(rows[0, 0]), *(time for time, _ in steps[:1])])
     ops, modules = _places(trace, rows)
     names = trace.ops.names
     known = {name: index for index, name in enumerate(names)}
@@ -202,7 +206,6 @@ def _recording(
     counts: dict[str, int] = {}
     for device in np.unique(rows[:, 5]).tolist():
         _seed(out, rows[rows[:, 5] == device], device, counts)
-    steps = sorted(set(trace.steps))
     reserved: dict[int, int] = {}
     stepped = False
     for row, op, module in zip(
@@ -266,7 +269,7 @@ def _seed(
             expected += size
             short += expected != allocated
             expected = allocated
-    time = int(rows[0, 0])
+    time = out.offset
     for address, size in older.items():
         out.add("seed_block", time, address, size, device)
     rest = (total or 0) - sum(older.values())
@@ -278,10 +281,14 @@ def _seed(
 
 
 class Events:
-    """Event rows in the making; ids of -1 are none."""
+    """Event rows in the making; ids of -1 are none.
+
+    Attributes:
+        offset: The time that becomes 0.
+    """
 
     def __init__(self, offset: int) -> None:
-        self._offset = offset
+        self.offset = offset
         self._rows: array[int] = array("q")
         self._count = 0
 
@@ -300,7 +307,7 @@ class Events:
     ) -> None:
         """Append one."""
         number = _KINDS[kind]
-        at = time - self._offset
+        at = time - self.offset
         self._rows.extend(
             (number, at, address, size, device, thread, op, module, flags)
         )

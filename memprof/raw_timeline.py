@@ -68,7 +68,7 @@ def read(path: str | os.PathLike[str]) -> tuple[_core.Recording, dict[str, Any]]
             rows.append(_row(item))
     except Cut as cut:
         damage = str(cut)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise MemprofError(
             f"{os.fspath(path)!r}: no raw timeline: its row {len(rows)} is not "
             "[time, action, bytes, category]"

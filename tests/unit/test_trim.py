@@ -118,9 +118,7 @@ def test_steps_of_what_a_gpu_recorded(path, tmp_path):
         assert mine.requested == theirs.requested
         assert mine.categories == theirs.categories
         assert mine.reserved == theirs.reserved
-        ends = [
-            r.peak(device, step=numbers[1]).requested for r in (part, recording)
-        ]
+        ends = [r.peak(device, step=numbers[1]).requested for r in (part, recording)]
         assert ends[0] == ends[1]
     assert "torch_counters" not in part.info
     assert part.info["torch"] == recording.info["torch"]
@@ -151,7 +149,9 @@ def test_time_and_the_peak():
     recording = of_seed(5)
     times = recording._times()
     begin, end = cutting.of_time(recording, int(times[100]), int(times[200]))
-    assert (times[begin] == times[100]) and (begin == 0 or times[begin - 1] < times[100])
+    assert (times[begin] == times[100]) and (
+        begin == 0 or times[begin - 1] < times[100]
+    )
     assert times[end - 1] == times[200]
     assert cutting.of_time(recording, None, None) == (0, len(times))
     with pytest.raises(ValueError, match="no event"):
@@ -192,9 +192,7 @@ def test_only_the_largest(seed):
     for device in part.devices:
         for at, place in by_event.items():
             if place >= 0 and at % 5 == 0:
-                chosen = {
-                    row[:2] for row in alive(part, device, int(place))
-                }
+                chosen = {row[:2] for row in alive(part, device, int(place))}
                 assert chosen <= kept[device]
     assert part.info["trimmed"]["left_out"] == len(lives) - keep.sum()
 
@@ -217,7 +215,9 @@ def test_snapshots_in_and_out(tmp_path, capsys):
     assert "trimmed" in again.info
     assert main(["summary", str(part)]) == 0
     assert "at peak" in capsys.readouterr().out
-    assert main(["trim", str(whole), str(tmp_path / "c.memprof"), "--largest", "5"]) == 0
+    assert (
+        main(["trim", str(whole), str(tmp_path / "c.memprof"), "--largest", "5"]) == 0
+    )
     assert len(memprof.load(tmp_path / "c.memprof").allocations("all")) == 5
 
 
@@ -270,7 +270,8 @@ def test_labels_and_facts_go_along(tmp_path):
     assert [rule.label for rule in part.rules] == ["mine"]
     part.save(tmp_path / "a.memprof")
     info = memprof.load(tmp_path / "a.memprof").info
-    assert info["labels"] and info["trimmed"]["last_event"] == 399
+    assert info["labels"]
+    assert info["trimmed"]["last_event"] == 399
     assert json.dumps(info["trimmed"])
 
 

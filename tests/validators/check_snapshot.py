@@ -11,12 +11,12 @@ import pickle
 import pickletools
 from typing import Any
 
-ALLOWED = set(
-    "PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
-    "SHORT_BINUNICODE BINUNICODE EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 "
-    "TUPLE3 APPEND APPENDS SETITEM SETITEMS MEMOIZE BINPUT BINGET LONG_BINPUT "
-    "LONG_BINGET".split()
-)
+_OPCODES = """
+PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+SHORT_BINUNICODE BINUNICODE EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2
+TUPLE3 APPEND APPENDS SETITEM SETITEMS MEMOIZE BINPUT BINGET LONG_BINPUT LONG_BINGET
+"""
+ALLOWED = set(_OPCODES.split())
 BATCH = 1000
 INTS = 1 << 53
 PIXELS = 10  # colours, and so categories
@@ -162,9 +162,7 @@ def check_segment(
     return wrong
 
 
-def check_entry(
-    entry: dict[str, Any], seen: dict[tuple[Any, ...], int]
-) -> list[str]:
+def check_entry(entry: dict[str, Any], seen: dict[tuple[Any, ...], int]) -> list[str]:
     """Return what is wrong with an entry of a trace; rule 5."""
     wrong: list[str] = []
     action = entry.get("action")
@@ -298,9 +296,7 @@ class Segments:
         return f"no segment at {begin}"
 
 
-def check_device(
-    final: list[dict[str, Any]], trace: list[dict[str, Any]]
-) -> list[str]:
+def check_device(final: list[dict[str, Any]], trace: list[dict[str, Any]]) -> list[str]:
     """Replay backwards from the final state, then forwards again; rules 2 to 4."""
     wrong: list[str] = []
     segments, blocks = Segments(final), state(final)
@@ -371,7 +367,9 @@ def undo(
     if action == "alloc":
         blocks.pop(address, None)
         if block is None or block != [*told, False]:
-            return [f"entry {index}: the alloc of {address} is {told}, there is {block}"]
+            return [
+                f"entry {index}: the alloc of {address} is {told}, there is {block}"
+            ]
     elif action == "free_requested":
         if block is None or block != [*told, True]:
             return [f"entry {index}: the free of {address} is {told}, there is {block}"]
