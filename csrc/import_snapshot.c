@@ -427,7 +427,8 @@ static const mp_event_t blank = {
 static int16_t
 device_of(const reader_t *reader, size_t number)
 {
-    return (int64_t)number == reader->cpu ? MP_DEVICE_CPU : (int16_t)number;
+    return (int16_t)((int64_t)number == reader->cpu ? MP_DEVICE_CPU
+                                                    : (int)number);
 }
 
 static mp_status_t

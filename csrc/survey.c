@@ -56,7 +56,7 @@ span_around(const mp_place_t *place, uint64_t begin, uint64_t end)
 static mp_status_t
 span_insert(mp_place_t *place, size_t index, const mp_span_t *span)
 {
-    if (place->span_count == place->span_capacity) {
+    if (place->spans == NULL || place->span_count == place->span_capacity) {
         size_t capacity = place->span_capacity * 2 + 16;
         mp_span_t *spans = mp_realloc(place->spans, capacity * sizeof(*spans));
         if (spans == NULL) {
@@ -445,7 +445,7 @@ find_places(walk_t *walk)
     for (size_t i = 0; i < count; i++) {
         mp_place_t *place = &survey->places[i];
         bool cpu = i == survey->gpu_count;
-        place->device = cpu ? MP_DEVICE_CPU : (int16_t)i;
+        place->device = (int16_t)(cpu ? MP_DEVICE_CPU : (int)i);
         place->odd = cpu;
     }
     return MP_OK;

@@ -506,7 +506,7 @@ refuse(reader_t *reader, const uint8_t *at)
             if (used == 0) {
                 what[used++] = ' ';
             }
-            what[used++] = *from == '\n' ? '.' : plain ? (char)*from : '?';
+            what[used++] = (char)(*from == '\n' ? '.' : plain ? *from : '?');
         }
     }
     (void)snprintf(reader->error, reader->error_size,

@@ -149,9 +149,8 @@ def test_time_and_the_peak():
     recording = of_seed(5)
     times = recording._times()
     begin, end = cutting.of_time(recording, int(times[100]), int(times[200]))
-    assert (times[begin] == times[100]) and (
-        begin == 0 or times[begin - 1] < times[100]
-    )
+    assert times[begin] == times[100]
+    assert begin == 0 or times[begin - 1] < times[100]
     assert times[end - 1] == times[200]
     assert cutting.of_time(recording, None, None) == (0, len(times))
     with pytest.raises(ValueError, match="no event"):
