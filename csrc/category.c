@@ -1,7 +1,8 @@
 /* category.c - the rules, in order; the first that matches decides.
  *
  *  1  a role was claimed for the storage while it was live; but what a
- *     forward made as part of a graph is no input of the next one
+ *     forward made as part of a graph is no input of the next one.  A file
+ *     that was read in may tell of any category
  *  2  library scratch that torch holds: made inside a matrix product after
  *     its result, of a size that cuBLAS workspaces have, the first of its
  *     thread, stream and size, and never given back
@@ -9,6 +10,8 @@
  *     an optimizer step: temporary
  *  4  older than the recording and nothing else known: unknown, unless a
  *     cuBLAS workspace has its size
+ *     or read from a file that does not tell what was running: unknown, unless
+ *     a data loader made it
  *  5  born in backward: recomputed activation under checkpointing, else
  *     autograd_detail
  *  6  born in forward: activation, "saved" when its death falls in backward.
@@ -244,7 +247,12 @@ by_role(mp_allocation_t *row)
         decide(row, MP_CATEGORY_INPUT, MP_REASON_INPUT);
         return true;
     default:
-        return false;
+        if (row->role < MP_ROLE_TOLD ||
+            row->role >= MP_ROLE_TOLD + MP_CATEGORY_COUNT) {
+            return false;
+        }
+        decide(row, (mp_category_t)(row->role - MP_ROLE_TOLD), MP_REASON_TOLD);
+        return true;
     }
 }
 
@@ -305,6 +313,13 @@ assign(judge_t *judge, mp_allocation_t *row)
     }
     if (older) {
         decide(row, MP_CATEGORY_UNKNOWN, MP_REASON_BEFORE_START);
+        return;
+    }
+    if (row->flags & MP_FLAG_UNTOLD) {
+        mp_reason_t reason = stack_says(judge, row->stack);
+        bool input = reason == MP_REASON_DATA_LOADER;
+        decide(row, input ? MP_CATEGORY_INPUT : MP_CATEGORY_UNKNOWN,
+               input ? reason : MP_REASON_UNTOLD);
         return;
     }
     switch (row->phase) {

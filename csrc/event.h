@@ -80,7 +80,17 @@ typedef enum {
     X(BUFFER, 2, "buffer")                                                    \
     X(GRADIENT, 3, "gradient")                                                \
     X(OPTIMIZER_STATE, 4, "optimizer_state")                                  \
-    X(INPUT, 5, "input")
+    X(INPUT, 5, "input")                                                      \
+    /* another file's word: MP_ROLE_TOLD + a category (life.h) */             \
+    X(TOLD_PARAMETER, 6, "told parameter")                                    \
+    X(TOLD_OPTIMIZER_STATE, 7, "told optimizer_state")                        \
+    X(TOLD_INPUT, 8, "told input")                                            \
+    X(TOLD_TEMPORARY, 9, "told temporary")                                    \
+    X(TOLD_ACTIVATION, 10, "told activation")                                 \
+    X(TOLD_GRADIENT, 11, "told gradient")                                     \
+    X(TOLD_AUTOGRAD_DETAIL, 12, "told autograd_detail")                       \
+    X(TOLD_UNKNOWN, 13, "told unknown")                                       \
+    X(TOLD_WORKSPACE, 14, "told workspace")
 
 typedef enum {
 #define X(name, number, text) MP_ROLE_##name = (number),
@@ -133,6 +143,7 @@ typedef enum {
     MP_DRIVER_MARK_LIST(X)
 #undef X
 } mp_driver_mark_t;
+#define MP_ROLE_TOLD MP_ROLE_TOLD_PARAMETER
 
 /* mp_event_t.flags */
 #define MP_FLAG_GRAD_MODE 0x01u /* autograd was recording */
@@ -155,6 +166,10 @@ typedef enum {
 #define MP_FLAG_TORCH_ASKED 0x2000u /* the owner is torch's own library */
 #define MP_FLAG_NATIVE                                                        \
     0x8000u /* op_instance is a native stack, which is not in files */
+#define MP_FLAG_UNTOLD                                                        \
+    0x100u /* read from a file that does not tell what was running */
+#define MP_FLAG_ANY_LIFE                                                      \
+    0x200u /* SEED_ORIGIN: also of a block that was seen born */
 
 #define MP_DEVICE_CPU (-1)
 #define MP_DEVICE_UNKNOWN (-2) /* DRIVER_*: until its DRIVER_CONTEXT */

@@ -52,7 +52,9 @@ typedef enum {
       "older than the recording, of cuBLAS scratch's size")                   \
     X(DDP_BUCKET, 19, "made by DistributedDataParallel for gradients")        \
     X(DATA_LOADER, 20, "made by a data loader")                               \
-    X(COPIED, 21, "copied to the device outside of the model")
+    X(COPIED, 21, "copied to the device outside of the model")                \
+    X(TOLD, 22, "as the file says that it was read from")                     \
+    X(UNTOLD, 23, "the file that it was read from does not say")
 
 typedef enum {
 #define X(name, number, text) MP_REASON_##name = (number),

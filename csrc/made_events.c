@@ -89,15 +89,18 @@ intern_stacks(mp_intern_t *intern, PyObject *stacks)
 static PyObject *
 from_events(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names_of[] = {"events", "names", "stacks", NULL};
+    static char *names_of[] = {"events", "names", "stacks", "start_wall_ns",
+                               NULL};
     mp_module_state_t *state = mp_state_of(self);
     PyObject *object, *names = NULL, *stacks = NULL, *result = NULL;
     PyObject *names_fast = NULL, *stacks_fast = NULL;
     Py_buffer view;
     const mp_event_t *events;
+    long long start_wall_ns = 0;
     mp_recording_data_t data = {.finished = true};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:from_events",
-                                     names_of, &object, &names, &stacks) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOL:from_events",
+                                     names_of, &object, &names, &stacks,
+                                     &start_wall_ns) ||
         !mp_events_from(object, &view, &events, &data.count)) {
         return NULL;
     }
@@ -122,6 +125,7 @@ from_events(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     memcpy(data.events, events, data.count * sizeof(mp_event_t));
     data.start_ns = data.count > 0 ? events[0].time_ns : 0;
+    data.start_wall_ns = start_wall_ns;
     result = mp_recording_from_data(state, &data);
 
 done:

@@ -464,6 +464,7 @@ core_exec(PyObject *module)
         PyModule_AddFunctions(module, mp_device_total_methods) != 0 ||
         PyModule_AddFunctions(module, mp_writers_methods) != 0 ||
         PyModule_AddFunctions(module, mp_export_methods) != 0 ||
+        PyModule_AddFunctions(module, mp_snapshot_methods) != 0 ||
         add_tables(module) != 0) {
         return -1;
     }

@@ -95,6 +95,9 @@ bool mp_recording_source(mp_module_state_t *state, PyObject *recording,
 /* exports.c: export_timeline, export_chrome. */
 extern PyMethodDef mp_export_methods[];
 
+/* snapshots.c: export_snapshot, load_snapshot, cut. */
+extern PyMethodDef mp_snapshot_methods[];
+
 /* heap.c: the objects whose class is exactly one of SET, a set of classes, as
  * a list; some 100 ns for each object that the garbage collector tracks. */
 PyObject *mp_instances(PyObject *module, PyObject *set);

@@ -389,17 +389,17 @@ role_rank(uint64_t role)
 {
     switch (role) {
     case MP_ROLE_PARAMETER:
-        return 5;
+        return 6;
     case MP_ROLE_BUFFER:
-        return 4;
+        return 5;
     case MP_ROLE_OPTIMIZER_STATE:
-        return 3;
+        return 4;
     case MP_ROLE_GRADIENT:
-        return 2;
+        return 3;
     case MP_ROLE_INPUT:
-        return 1;
+        return 2;
     default:
-        return 0;
+        return role >= MP_ROLE_TOLD && role <= MP_ROLE_TOLD_WORKSPACE;
     }
 }
 
@@ -436,11 +436,14 @@ static void
 origin_given(mp_tracker_t *tracker, const mp_event_t *event)
 {
     mp_allocation_t *row = active_row(tracker, event);
-    if (row != NULL && row->born_ns < 0) { /* it was seeded */
+    bool seeded = row != NULL && row->born_ns < 0;
+    if (row != NULL && (seeded || (event->flags & MP_FLAG_ANY_LIFE))) {
         row->forward_op = event->op;
         row->forward_module = event->module;
         row->forward_stack = event->stack;
-        row->region = event->op_instance;
+        if (seeded || event->op_instance != MP_NO_INDEX) {
+            row->region = event->op_instance;
+        }
     }
 }
 

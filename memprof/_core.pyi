@@ -322,10 +322,29 @@ class Recording:
 def load(path: str) -> Recording:
     """``OSError``, or ``Error`` naming what is wrong with the file."""
 
+def export_snapshot(
+    recording: Recording, path: str, info: str, version: str, most_bytes: int
+) -> int | None:
+    """Writes the pickle of torch's MemoryViz; returns its bytes. None: it would
+    have more than ``most_bytes`` (0: any number), and there is no file."""
+
+def load_snapshot(path: str) -> tuple[Recording, dict[str, Any]]:
+    """A snapshot as a recording, and what the file had: ``whole ours segments
+    traces times stacks categories host`` (bool), ``good_bytes entries unknown
+    older guessed left_out`` (see csrc/import_snapshot.h), ``error``."""
+
+def cut(
+    recording: Recording, begin: int, end: int, keep: Buffer | None
+) -> tuple[Recording, Buffer]:
+    """Events ``begin`` to ``end`` (behind the last) as a recording, the state
+    before them first; of blocks those whose life's byte in ``keep`` is not 0.
+    Also the number there of each of the events, int64; -1: left out."""
+
 def from_events(
     events: Buffer,
     names: list[str] | None = ...,
     stacks: list[list[tuple[str, str, int]]] | None = ...,
+    start_wall_ns: int = ...,
 ) -> Recording:
     """A recording of made-up events (tests, imports).  ``names[i]`` becomes
     string ``i``; of each of ``stacks``, innermost frame first, the stack ids

@@ -6,7 +6,6 @@ from typing import Any
 
 INSTEAD = {
     "events_averages": "key_averages() has the sums by op",
-    "export_snapshot": "save(path) keeps everything",
 }
 """Names and what to use; the methods are those of a profile and a recording."""
 

@@ -691,12 +691,37 @@ class Recording(Texts, Exports, Outputs):
         """
         files.check_folder(path)
         target = files.save_target(path)
+        self._core.save(target, self._info_text())
+
+    def export_snapshot(
+        self, path: str | os.PathLike[str], *, force: bool = False
+    ) -> None:
+        """Write PATH for torch's MemoryViz page (pytorch.org/memory_viz).
+
+        Also for ``torch/cuda/_memory_viz.py`` and ``memprof.load``. The CPU, if
+        recorded, is the device behind the last GPU.
+
+        Args:
+            path: the file, whole or not at all; ``.pickle``.
+            force: write it even if it has more than 1 GB, which browsers do not
+                open; from 200 MB on there is a warning.
+
+        Raises:
+            OSError: the file cannot be written; names the path.
+            MemprofError: it would be too large; or PATH is no regular file, or a
+                running profile streams to it.
+        """
+        from memprof.snapshots import export
+
+        export(self._core, path, self._info_text(), force=force)
+
+    def _info_text(self) -> str:
+        """Return the facts that go with a file, labels included."""
         if self._rules is None:
-            self._core.save(target)
-            return
+            return self._core.info
         info = self._written_info()
         info["labels"] = [rule.to_dict() for rule in self._rules]
-        self._core.save(target, json.dumps(info))
+        return json.dumps(info)
 
     def _exported(self) -> Recording:
         return self
@@ -734,14 +759,21 @@ class Recording(Texts, Exports, Outputs):
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
-    """Read a recording file.
+    """Read a recording file, or what another tool wrote.
+
+    Besides recordings: memory snapshots of torch and of ``export_snapshot``,
+    traces of torch.profiler with ``[memory]`` events, raw memory timelines. They
+    are told apart by what is in them; ``info["imported"]`` says what a file could
+    not tell (docs/formats/snapshot.md). Nothing in a file is run.
 
     A file that was cut, or whose writer was killed, gives what is whole;
     ``info["finished"]`` is then False.
 
     Raises:
         OSError: the file cannot be read.
-        memprof.Error: it is no recording, is damaged in its header, or was
+        MemprofError: it is none of these, is damaged in its header, or was
             written by a newer memprof; says which.
     """
-    return Recording(_core.load(os.fspath(path)))
+    from memprof.imports import read
+
+    return Recording(read(path))

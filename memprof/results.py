@@ -225,6 +225,12 @@ class Results(Exports, Outputs):
     def _exported(self) -> Recording:
         return self.recording
 
+    def export_snapshot(
+        self, path: str | os.PathLike[str], *, force: bool = False
+    ) -> None:
+        """See ``Recording.export_snapshot``."""
+        self.recording.export_snapshot(path, force=force)
+
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.
 

@@ -7,8 +7,12 @@ that is right, but of nothing that was recorded, is an error (exit code 1).
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
 
 from memprof.devices import parse_device
+from memprof.options import choices
 
 
 def device(word: str) -> str:
@@ -37,3 +41,52 @@ def count(word: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {word!r}")
     return number
+
+
+def output(suffixes: tuple[str, ...]) -> Callable[[str], Path]:
+    """Return what takes the name of a file that ends in one of SUFFIXES."""
+
+    def checked(word: str) -> Path:
+        if not word.lower().endswith(suffixes):
+            raise argparse.ArgumentTypeError(
+                f"must end in {choices(suffixes)}, not {word!r}"
+            )
+        return Path(word)
+
+    return checked
+
+
+def whole_range(word: str) -> tuple[int, int]:
+    """Return the first and the last of a range of numbers, ``3:5`` or ``3``.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, with the reason.
+    """
+    first, colon, last = word.partition(":")
+    low = count(first)
+    high = count(last) if colon else low
+    if high < low:
+        raise argparse.ArgumentTypeError(f"{word!r} ends before it begins")
+    return low, high
+
+
+def time_range(word: str) -> tuple[float | None, float | None]:
+    """Return the bounds of a time in seconds, ``1.5:2``; None: there is none.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, with the reason.
+    """
+    first, colon, last = word.partition(":")
+    try:
+        low = float(first) if first else None
+        high = float(last) if last else None
+        fine = bool(colon) and all(map(math.isfinite, filter(None, (low, high))))
+    except ValueError:
+        fine = False
+    if not fine or (low is None and high is None):
+        raise argparse.ArgumentTypeError(
+            f"must be two times in seconds, 1.5:2 say, not {word!r}"
+        )
+    if low is not None and high is not None and high < low:
+        raise argparse.ArgumentTypeError(f"{word!r} ends before it begins")
+    return low, high

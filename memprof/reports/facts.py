@@ -67,7 +67,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
         "peak": {
             "requested_bytes": peak.requested,
             "active_bytes": peak.active,
-            "reserved_bytes": peak.reserved if peak.device != "cpu" else None,
+            "reserved_bytes": _reserved(info, peak),
             "time_ns": peak.time_ns,
             "event": peak.event,
             "step": peak.step,
@@ -95,6 +95,13 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
             if name != peak.device
         },
     }
+
+
+def _reserved(info: dict[str, Any], peak: Moment) -> int | None:
+    """Return what was reserved; None: nothing was, or nobody told."""
+    if peak.device == "cpu" or (peak.reserved == 0 and info.get("imported")):
+        return None
+    return peak.reserved
 
 
 def _shapes(peak: Moment) -> list[dict[str, Any]]:
