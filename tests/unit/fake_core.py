@@ -57,6 +57,9 @@ class FakeRecording:
     def devices(self) -> list[int]:
         return [-1]
 
+    def driver_counts(self) -> dict[str, int]:
+        return {}
+
     def defects(self) -> dict[str, int]:
         return {}
 
@@ -171,6 +174,7 @@ class FakeCore(types.ModuleType):
     ROLES = ("none", "parameter", "buffer", "gradient", "optimizer_state", "input")
     CATEGORIES = ("parameter", "unknown")
     REASONS = ("no evidence",)
+    DRIVER_GROUPS = ("device",)
     TOTAL_METHODS = genuine.TOTAL_METHODS
     TOTAL_WHYS = genuine.TOTAL_WHYS
     TOTAL_CAUSES = genuine.TOTAL_CAUSES
