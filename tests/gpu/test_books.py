@@ -27,6 +27,22 @@ def books(prof, name="books"):
     torch.cuda.synchronize()
     found = prof.books(int(os.environ.get("LOCAL_RANK", "0")), at="end")
     print(found, file=sys.stderr)
+    parts = prof.outside(int(os.environ.get("LOCAL_RANK", "0")))
+    every = prof.events("all")
+    marks = every[every["kind"] == 67]
+    for i, row in enumerate(parts.samples):
+        since = parts.samples[i - 1]["time_ns"] if i else 0
+        between = (marks["time_ns"] > since) & (marks["time_ns"] <= row["time_ns"])
+        print(
+            f"{(row['time_ns'] - parts.samples[0]['time_ns']) / 1e6:9.1f} ms",
+            *(
+                f"{name} {int(getattr(parts, name)[i]) >> 10}"
+                for name in ("total", "cached", "pools", "images", "unexplained")
+            ),
+            "libraries", int(parts.libraries[i].sum()) >> 10,
+            "cause", int(row["cause"]), "marks", marks["pool"][between].tolist(),
+            file=sys.stderr,
+        )
     print("BOOKS " + json.dumps(found.to_dict()))
 """
 
@@ -47,6 +63,7 @@ def child(code: str, **environ: str) -> dict[str, Any]:
     folder = os.environ.get("MEMPROF_TEST_BOOKS")
     if folder:
         name = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0]
+        name = "".join(c if c.isalnum() else "-" for c in name)
         (Path(folder) / f"books-{name}.txt").write_text(done.stderr)
     return books
 
