@@ -335,7 +335,7 @@ def test_moments() -> None:
     for odd in (1.5, None, True, b"peak"):
         with pytest.raises(TypeError, match="at must be"):
             recording.books(0, at=odd)
-    with pytest.raises(ValueError, match="CPU"):
+    with pytest.raises(ValueError, match=r"CPU|cpu"):
         recording.books("cpu")
 
 
