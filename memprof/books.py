@@ -111,7 +111,7 @@ class Books:
                 ),
             ]
         else:
-            place = _nearest(parts, moment)
+            place = _nearest(parts, moment, is_async(recording))
             self.sample = total_of(parts.samples[place])
             self.age_ns = int(parts.samples[place]["time_ns"]) - moment.time_ns
             self.total = int(parts.total[place])
@@ -252,11 +252,14 @@ def _level(
     return "B", str(driver.get("why") or "the recording has no driver ledger")
 
 
-def _nearest(parts: Outside, moment: _Instant) -> int:
-    """Return the sample of the state at MOMENT, else the nearest in time."""
+def _nearest(parts: Outside, moment: _Instant, blind: bool) -> int:
+    """Return the sample of the state at MOMENT, else the nearest in time.
+
+    BLIND: torch's allocator told nothing of that moment.
+    """
     time: Any = np.abs(parts.samples["time_ns"] - moment.time_ns)
     same = parts.requested + parts.cached == moment.reserved
-    if same.any():
+    if same.any() and not blind:
         # What torch took is the same, so that is the same state but for others'.
         time = np.where(same, time, np.iinfo(np.int64).max)
     return int(np.argmin(time))
@@ -310,9 +313,9 @@ def _rows(
     rows.append(
         Entry(
             "images",
-            "images loaded since",
+            "code loaded since, first used",
             int(parts.images[place]),
-            "what else came while code was loaded",
+            "what else came within a second of it",
         )
     )
     rows.append(Entry("unexplained", "unexplained", int(parts.unexplained[place])))
@@ -354,7 +357,7 @@ def _growth(parts: Outside, place: int) -> dict[str, int]:
     for name, column in (
         ("stream-ordered pool", parts.pools),
         ("driver rounding", parts.rounding),
-        ("images loaded", parts.images),
+        ("code loaded", parts.images),
         ("unexplained", parts.unexplained),
     ):
         found[name] = int(column[place] - column[0])

@@ -283,8 +283,8 @@ def _process_bytes() -> dict[str, int]:
     """Return what this process holds of each device, as far as that is measured."""
     from memprof.totals import device_totals
 
-    torch = sys.modules.get("torch")
-    count = torch.cuda.device_count() if torch is not None else 0
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    count = 0 if cuda is None else cuda.device_count()
     totals = (device_totals(number) for number in range(count))
     return {t.device: t.process_bytes for t in totals if t.process_bytes is not None}
 

@@ -3,9 +3,9 @@
 At every sample of the process total (``totals.py``) the total is divided into what
 is known exactly at that event (torch's segments, what the driver ledger says that
 other libraries hold, pools) and the rest. The rest is told by when it came: with
-the first sample (the context and all that was there before), while images were
-loaded, or at no such time, which nothing explains. So all parts sum to the total,
-and none is spread over the others.
+the first sample (the context and all that was there before), when code was loaded
+or soon after, or at no such time, which nothing explains. So all parts sum to the
+total, and none is spread over the others.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 GRANULE = 2 << 20
 """The driver gives device memory out in pieces of this size."""
+
+FIRST_USE_NS = 1_000_000_000
+"""For so long after code was loaded what comes is taken for its first use: lazily
+loaded kernels, and the local memory of all processors for the hungriest."""
 
 _UNKNOWN = -2
 """The device of what the ledger could not place."""
@@ -73,7 +77,8 @@ class Outside(NamedTuple):
     before: Ints
     """int64 [n]: what was there at the first sample and is none of the above."""
     images: Ints
-    """int64 [n]: what else came or went while images were loaded."""
+    """int64 [n]: what else came or went when code was loaded, or within FIRST_USE_NS
+    of that: the driver takes memory for it when it is first used."""
     unexplained: Ints
     """int64 [n]: what else came or went; signed."""
     with_context: bool
@@ -111,7 +116,9 @@ def outside(recording: Recording, device: object = None) -> Outside:
     lives = _of_others(recording, number)
     owners, libraries, rounding = _held(recording, lives, events)
     rest = total - requested - cached - libraries.sum(1) - pools - rounding
-    before, images, unexplained, with_context = _told_by_time(recording, events, rest)
+    before, images, unexplained, with_context = _told_by_time(
+        recording, samples["time_ns"].astype(np.int64), rest
+    )
     return Outside(
         samples,
         events,
@@ -220,22 +227,27 @@ def _sum_until(at: NDArray[Any], amounts: Ints, events: Ints) -> Ints:
 
 
 def _told_by_time(
-    recording: Recording, events: Ints, rest: Ints
+    recording: Recording, times: Ints, rest: Ints
 ) -> tuple[Ints, Ints, Ints, bool]:
     """Divide REST by when it came: at first, with images, at no such time."""
     before, images = np.zeros_like(rest), np.zeros_like(rest)
     if not len(rest):
         return before, images, np.zeros_like(rest), False
     every = recording.events("all")
-    at = np.flatnonzero(every["kind"] == _MARK)
-    what = every["pool"][at]
-    loads = at[np.isin(what, _IMAGES)]
-    contexts = at[np.isin(what, _CONTEXTS)]
+    marks = every[every["kind"] == _MARK]
+    what = marks["pool"]
+    contexts = np.flatnonzero(np.isin(what, _CONTEXTS))
+    loads = np.sort(marks["time_ns"][np.isin(what, _IMAGES + _CONTEXTS)])
     before[:] = rest[0]
     steps = np.diff(rest)
-    with_loads = np.searchsorted(loads, events[1:], "right") > np.searchsorted(
-        loads, events[:-1], "right"
-    )
+    # The last load before an interval's end: in it, or not long before it.
+    last = np.searchsorted(loads, times[1:], "right") - 1
+    with_loads = np.zeros(len(steps), bool)
+    if len(loads):
+        since = times[:-1] - loads[np.maximum(last, 0)]
+        with_loads = (last >= 0) & (since <= FIRST_USE_NS)
     images[1:] = np.cumsum(np.where(with_loads, steps, 0))
-    with_context = bool(len(contexts)) and bool(contexts[0] <= events[0])
+    with_context = bool(len(contexts)) and bool(
+        marks["time_ns"][contexts[0]] <= times[0]
+    )
     return before, images, rest - before - images, with_context

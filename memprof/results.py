@@ -222,9 +222,6 @@ class Results(Exports, Outputs):
         """See ``Recording.save``."""
         self.recording.save(path)
 
-    def _exported(self) -> Recording:
-        return self.recording
-
     def export_snapshot(
         self, path: str | os.PathLike[str], *, force: bool = False
     ) -> None:

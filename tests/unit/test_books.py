@@ -17,6 +17,7 @@ from events import KIND, Script  # noqa: E402
 from test_totals import METHOD, MIB, NONE, WHY, put  # noqa: E402
 
 from memprof import _core, cli  # noqa: E402
+from memprof.outside import FIRST_USE_NS  # noqa: E402
 from memprof.recording import DRIVER_GROUPS, Recording  # noqa: E402
 
 KIND |= {"driver_alloc": 64, "driver_free": 65, "driver_mark": 67, "driver_gap": 68}
@@ -77,6 +78,10 @@ class Run:
             self.held[owner] -= size
             self.process -= -(-size // (2 * MIB)) * (2 * MIB)
 
+    def wait(self) -> None:
+        """Let so much time pass that no code is new."""
+        self.script.now += FIRST_USE_NS + 10_000
+
     def image(self, size: int) -> None:
         """Code is loaded, which takes SIZE bytes that no call tells of."""
         self.script.write("driver_mark", device=0, pool=MARK["image_loaded"])
@@ -128,13 +133,13 @@ def test_every_byte_has_a_row_and_they_sum_to_the_total() -> None:
         "stream-ordered pool": 32 * MIB,
         "driver rounding": MIB,
         "CUDA context, modules": 500 * MIB,
-        "images loaded since": 70 * MIB,
+        "code loaded since, first used": 70 * MIB,
         "unexplained": 0,
     }
     assert books.unexplained == 0
     assert books.growth == {
         "NCCL": 400 * MIB,
-        "images loaded": 70 * MIB,
+        "code loaded": 70 * MIB,
         "cuBLAS": 3 * MIB,
         "driver rounding": MIB,
     }
@@ -154,6 +159,8 @@ def test_every_byte_has_a_row_and_they_sum_to_the_total() -> None:
 def test_what_nothing_explains_has_its_own_row_and_its_sign() -> None:
     for amount in (50 * MIB, -50 * MIB):
         run = whole_run()
+        run.wait()
+        run.sample()
         run.process += amount
         run.sample()
         books = run.recording().books(0, at="end")
@@ -224,11 +231,13 @@ def test_random_histories_close_at_every_sample() -> None:
                     extra = chance.choice([0, 0, MIB])
                     run.process += extra
                     unexplained += extra
+                for _ in range(1 + with_image):  # the second when it is not new
+                    run.sample()
+                    run.wait()
+                    expected.append(
+                        (run.process, run.torch, dict(run.held), images, unexplained)
+                    )
                 with_image = False
-                run.sample()
-                expected.append(
-                    (run.process, run.torch, dict(run.held), images, unexplained)
-                )
         recording = run.recording()
         found = recording.outside(0)
         parts = [found.requested, found.cached, found.pools, found.rounding]
@@ -245,6 +254,36 @@ def test_random_histories_close_at_every_sample() -> None:
             assert (found.images[i], found.unexplained[i]) == (image, extra)
         books = recording.books(0, at="end")
         assert books.total == int(found.total[-1])
+
+
+def test_code_takes_memory_when_it_is_first_used() -> None:
+    run = Run()
+    run.sample()
+    run.image(MIB)
+    run.sample()
+    run.process += 70 * MIB  # its local memory
+    run.sample()
+    run.wait()
+    run.sample()
+    run.process += 5 * MIB
+    run.sample()
+    found = run.recording().outside(0)
+    assert found.images.tolist() == [0, MIB, 71 * MIB, 71 * MIB, 71 * MIB]
+    assert found.unexplained.tolist() == [0, 0, 0, 0, 5 * MIB]
+
+
+def test_torchs_pool_is_torchs_where_its_allocator_is_that() -> None:
+    run = Run()
+    run.sample()
+    run.wait()
+    run.sample()
+    why = "the allocator backend cudaMallocAsync tells nothing to followers"
+    sources = {"driver": {"live": True}, "cuda allocator": {"live": False, "why": why}}
+    books = run.recording(sources=sources).books(0)
+    assert books.sample.event == run.recording().totals(0)["event"][-1]
+    torchs = [row.bytes for row in books.rows if row.name.startswith("torch ")]
+    assert sum(torchs) == 32 * MIB
+    assert "stream-ordered pool" not in amounts(books)
 
 
 def test_small_allocations_share_pieces() -> None:

@@ -326,9 +326,7 @@ def test_cuda_alone_where_there_is_none_is_said_at_the_start(m):
     assert m.torch.hanging() == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("events_averages", r"key_averages\(\)")]
-)
+@pytest.mark.parametrize(("name", "words"), [("events_averages", r"key_averages\(\)")])
 def test_what_torch_has_and_memprof_not_is_named_with_what_to_use(m, name, words):
     with m.profile() as prof:
         pass
