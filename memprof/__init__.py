@@ -4,8 +4,8 @@
         train_step(batch)
     print(prof.summary())
 
-Importing memprof imports neither torch nor NumPy; the names below load what
-they need when they are first used.
+Importing memprof imports neither torch nor NumPy nor the core; the names below
+load what they need when they are first used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memprof._version import __version__
-from memprof.errors import MemprofError, ShimError
-from memprof.profiler import profile
 from memprof.schedule import schedule
 
 if TYPE_CHECKING:
@@ -24,12 +22,16 @@ if TYPE_CHECKING:
 
     from memprof._core import EVENT_KINDS
     from memprof.alive import Why, why
+    from memprof.comparison import Comparison, compare
+    from memprof.errors import MemprofError, ShimError
     from memprof.moment import Moment
+    from memprof.profiler import profile
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
 
 __all__ = [
     "EVENT_KINDS",
+    "Comparison",
     "Frame",
     "MemprofError",
     "Moment",
@@ -40,6 +42,7 @@ __all__ = [
     "Timeline",
     "Why",
     "__version__",
+    "compare",
     "load",
     "profile",
     "record_function",

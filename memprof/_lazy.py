@@ -8,13 +8,18 @@ from typing import Any
 from memprof.absent import INSTEAD, sentence
 
 PLACES = {
+    "Comparison": "memprof.comparison",
     "EVENT_KINDS": "memprof._core",
     "Frame": "memprof.recording",
+    "MemprofError": "memprof.errors",
     "Moment": "memprof.moment",
     "Recording": "memprof.recording",
+    "ShimError": "memprof.errors",
     "Timeline": "memprof.recording",
     "Why": "memprof.alive",
+    "compare": "memprof.comparison",
     "load": "memprof.recording",
+    "profile": "memprof.profiler",
     "why": "memprof.alive",
 }
 
