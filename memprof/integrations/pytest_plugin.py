@@ -1,0 +1,209 @@
+"""The pytest plugin: limits, leaks and committed baselines of memory.
+
+This is what pytest loads through its entry point, in every run, so it imports
+nothing of torch and nothing of memprof's core, and does nothing, until a marker,
+the fixture or an option of ours is used. What is done then is in the modules
+beside it: ``settings``, ``plan`` (what a test asks for), ``runner`` (measures the
+body), ``verdict`` (judges), ``baselines``, ``runs`` (the stored ones), ``board``
+(what the controller collects and prints).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from memprof.integrations.tracking import Tracking
+
+MARKERS = (
+    "memprof_limit(peak=, growth=, reserved=, outside=, device=, warmup=, steps=): "
+    'fixed limits of memory, as peak="2 GiB", growth="64 KiB/step"; peak is above the '
+    "level at the start of the test",
+    'memprof_no_leaks(steps=5, warmup=2, allow="0 B"): runs the test several times; '
+    "nothing may be left over from run to run",
+    'memprof_baseline(peak="5%", growth="64 KiB/step"): compares with the committed '
+    "baseline of this environment",
+)
+NAMES = ("memprof_limit", "memprof_no_leaks", "memprof_baseline")
+
+# option, metavar (None: a switch), ini type, help.  The ini twin of --memprof-top
+# is memprof_top.
+_OPTIONS = (
+    ("--memprof", None, "measure every test and print a summary"),
+    ("--memprof-off", None, "measure nothing and enforce nothing, markers neither"),
+    ("--memprof-top", "N", "rows of tables and tests of the summary; default: 10"),
+    ("--memprof-html", "DIR", "write an HTML report of each failure into DIR"),
+    ("--memprof-baselines", "DIR", "where the committed baselines are; default: "
+     "memprof_baselines beside the root ini file"),
+    ("--memprof-update-baseline", None, "write what tests with memprof_baseline "
+     "measured, of those that passed, as their new baseline"),
+    ("--memprof-require-baseline", None, "fail tests with memprof_baseline that have "
+     "no baseline in this environment"),
+    ("--memprof-confirm", "N", "run a body that exceeds a limit N more times, and fail "
+     "only if all do; default: 1"),
+    ("--memprof-save", "NAME", "store this run as .memprof/<key>/NNNN_NAME.json"),
+    ("--memprof-autosave", None, "store this run, named after the commit"),
+)  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and their twins in the ini file."""
+    group = parser.getgroup("memprof", "memory of PyTorch (memprof)")
+    for option, metavar, words in _OPTIONS:
+        ini = option[2:].replace("-", "_")
+        dest = f"{ini}_" if ini == "memprof" else ini
+        if metavar is None:
+            group.addoption(
+                option, action="store_true", default=None, dest=dest, help=words
+            )
+            parser.addini(dest.rstrip("_"), words, type="bool", default=None)
+        else:
+            group.addoption(
+                option, metavar=metavar, default=None, dest=dest, help=words
+            )
+            parser.addini(ini, words, default=None)
+    words = "compare with a stored run: its number or name; default: the last one"
+    group.addoption(
+        "--memprof-compare",
+        metavar="NUM|NAME",
+        nargs="?",
+        const="",
+        default=None,
+        dest="memprof_compare",
+        help=words,
+    )
+    parser.addini("memprof_compare", words, default=None)
+    words = "with --memprof-compare: fail tests above the stored run by more than that"
+    group.addoption(
+        "--memprof-compare-fail",
+        metavar="METRIC:LIMIT",
+        action="append",
+        default=None,
+        dest="memprof_compare_fail",
+        help=f"{words}, as peak:5%% or growth:64KiB/step; may be repeated",
+    )
+    parser.addini("memprof_compare_fail", words, type="linelist", default=None)
+    parser.addini(
+        "memprof_default_peak",
+        "limit of the peak of every measured test without one of its own",
+        default=None,
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the markers; read the options if there is one."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if _asked(config):
+        from memprof.integrations.settings import settings_of
+
+        settings_of(config)  # a wrong one is told now
+        _start(config)
+
+
+def _asked(config: pytest.Config) -> bool:
+    """Whether an option of ours was given; the ini file's are not looked for yet."""
+    given = vars(config.option)
+    return any(
+        value is not None
+        for name, value in given.items()
+        if name.startswith("memprof_")
+    )
+
+
+def _start(config: pytest.Config) -> None:
+    """Load what measures, once."""
+    if not config.pluginmanager.has_plugin("memprof-runner"):
+        from memprof.integrations.runner import Runner
+
+        config.pluginmanager.register(Runner(config), "memprof-runner")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Begin to measure if a test asks for it, or the ini file does."""
+    if any(
+        mark.name in NAMES for item in items for mark in item.iter_markers()
+    ) or config.getini("memprof"):
+        from memprof.integrations.plan import check_items
+
+        _start(config)
+        check_items(config, items)
+
+
+@pytest.fixture
+def memprof(request: pytest.FixtureRequest) -> Iterator[Tracking]:
+    """Measure parts of a test: ``with memprof.track() as p: ...``."""
+    from memprof.integrations.tracking import Tracking
+
+    _start(request.config)
+    tracking = Tracking(request.node, request.config)
+    yield tracking
+    tracking.close()
+
+
+# -- what the controller hears ---------------------------------------------------
+#
+# In a run without xdist the same process measures and prints.  With it workers
+# measure, and the controller, which collects nothing, hears of it by reports.
+
+
+def _board(config: pytest.Config) -> Any:
+    board = config.pluginmanager.get_plugin("memprof-board")
+    if board is None:
+        from memprof.integrations.board import Board
+
+        board = Board(config)
+        config.pluginmanager.register(board, "memprof-board")
+    return board
+
+
+class _Listener:
+    """Passes on reports that have something of ours."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._heard = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Hear a report."""
+        if getattr(report, "memprof", None) is not None or self._heard:
+            self._heard = True
+            _board(self._config).hear(report)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Listen, where reports arrive."""
+    config = session.config
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Listener(config), "memprof-listener")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
+    """Show a test that failed by its memory as M."""
+    facts = getattr(report, "memprof", None)
+    if facts and facts.get("failed") and report.when == "call" and report.failed:
+        return "failed", "M", "MEMORY"
+    return None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, None]:
+    """Add what was measured to the report of the call."""
+    outcome = yield
+    if call.when == "call" and hasattr(item, "_memprof"):
+        from memprof.integrations.runner import add_to_report
+
+        add_to_report(item, call, outcome.get_result())
