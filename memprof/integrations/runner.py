@@ -24,7 +24,7 @@ from memprof.integrations.baselines import (
 )
 from memprof.integrations.plan import Plan, plan_of
 from memprof.integrations.settings import Settings, settings_of
-from memprof.integrations.settle import settle
+from memprof.integrations.settle import ALL, NONE, YOUNG, settle
 
 if TYPE_CHECKING:
     from memprof.integrations.measure import Measure
@@ -200,9 +200,9 @@ class Session:
             settle(empty_cache="reserved" in plan.limits)
             prof.start()
             try:
-                for _ in range(plan.warmup + plan.steps):
+                for number in range(plan.warmup + plan.steps):
                     yield
-                    settle(garbage=plan.growth)
+                    settle(garbage=_garbage(plan, number))
                     prof.step()
             finally:
                 prof.stop()
@@ -386,6 +386,13 @@ class Session:
             except OSError as problem:
                 lines.append(f"  no full report: {problem}")
         return "\n".join(lines)
+
+
+def _garbage(plan: Plan, number: int) -> int:
+    """Return what to collect after a run: all where levels are compared."""
+    if not plan.growth:
+        return NONE
+    return ALL if number + 1 in (plan.warmup, plan.warmup + plan.steps) else YOUNG
 
 
 def _figures(entry: dict[str, Any]) -> dict[str, int]:

@@ -10,17 +10,20 @@ import gc
 import sys
 from typing import Any
 
+ALL, YOUNG, NONE = 2, 1, -1
 
-def settle(*, garbage: bool = True, empty_cache: bool = False) -> None:
+
+def settle(*, garbage: int = ALL, empty_cache: bool = False) -> None:
     """Collect garbage and wait for the GPUs that are in use.
 
     Args:
-        garbage: whether to collect it; a tenth of a second where torch is loaded.
+        garbage: generations to collect: ``ALL``, a tenth of a second where torch is
+            loaded; ``YOUNG``, what was made lately; or ``NONE``.
         empty_cache: also give torch's cached free memory back to the driver, so that
             reserved bytes do not hang on earlier tests.
     """
-    if garbage:
-        gc.collect()
+    if garbage >= 0:
+        gc.collect(garbage)
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():

@@ -1,0 +1,110 @@
+"""Runs of pytest inside of a test, with our plugin and no other but those named.
+
+The inner runs share this process where they can: torch is imported once. They never
+see this tree's own ini file, nor the entry points of what else is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+PLUGIN = "memprof.integrations.pytest_plugin"
+OTHERS = {
+    "xdist": ("xdist.plugin",),
+    "rerun": ("pytest_rerunfailures",),
+    "asyncio": ("pytest_asyncio.plugin",),
+    "anyio": ("anyio.pytest_plugin",),
+    "hypothesis": ("_hypothesis_pytestplugin",),
+}
+NAMES = "board environment html_report measure plan runner settle tracking verdict"
+
+# An inner run forgets every module that it was the first to import, and what has
+# hooks in torch must not be there twice.
+for _name in NAMES.split():
+    importlib.import_module(f"memprof.integrations.{_name}")
+for _name in ("profiler", "recording", "comparison", "cuda", "averages"):
+    importlib.import_module(f"memprof.{_name}")
+
+Run = Callable[..., pytest.RunResult]
+
+# partial has no frame of its own: rows name the line that calls it.
+HEAD = """
+import functools, pytest, torch
+
+MIB = 1 << 20
+bytes_of = functools.partial(torch.empty, dtype=torch.uint8)
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_is_warm() -> None:
+    """Record once, so that whatever torch and we load late is loaded."""
+    import memprof
+
+    with memprof.profile(record_shapes=True) as prof:
+        torch.empty(8)
+        prof.step()
+    prof.recording.peak().rows(limit=3)
+
+
+@pytest.fixture
+def tests(pytester: pytest.Pytester) -> Callable[..., Callable[[str], str]]:
+    """Write a file of tests; MIB and bytes_of are there.
+
+    What it returns says on which line a comment is: ``at("leak")``.
+    """
+
+    def write(source: str, name: str = "test_it") -> Callable[[str], str]:
+        path = pytester.makepyfile(**{name: HEAD + source})
+
+        def at(comment: str) -> str:
+            lines = path.read_text().splitlines()
+            (number,) = [
+                i for i, x in enumerate(lines, 1) if x.endswith(f"# {comment}")
+            ]
+            return f"{name}.py:{number}"
+
+        return at
+
+    return write
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run pytest on what was written, in this process."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def go(*words: object, plugins: Sequence[str] = ()) -> pytest.RunResult:
+        loaded = ["-p", PLUGIN]
+        for name in plugins:
+            for module in OTHERS[name]:
+                pytest.importorskip(module.partition(".")[0])
+                loaded += ["-p", module]
+        args = [*loaded, "-p", "no:cacheprovider", *map(str, words)]
+        return pytester.runpytest_inprocess(*args)
+
+    return go
+
+
+def text_of(result: pytest.RunResult) -> str:
+    """Return all that a run printed."""
+    return result.stdout.str()
+
+
+def amounts(text: str) -> list[int]:
+    """Return the sizes that the first column of the table below has, in bytes."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"^ +([+-]?[\d.]+) (B|KiB|MiB|GiB)  ", line)
+        if match:
+            found.append(int(float(match[1]) * units[match[2]]))
+    return found
