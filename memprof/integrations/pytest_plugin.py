@@ -29,6 +29,9 @@ MARKERS = (
 )
 NAMES = ("memprof_limit", "memprof_no_leaks", "memprof_baseline")
 
+# In the ini file these ask for every test to be measured.
+_MEASURE_ALL = ("memprof", "memprof_save", "memprof_autosave", "memprof_compare")
+
 # option, metavar (None: a switch), ini type, help.  The ini twin of --memprof-top
 # is memprof_top.
 _OPTIONS = (
@@ -127,9 +130,9 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Begin to measure if a test asks for it, or the ini file does."""
-    if any(
-        mark.name in NAMES for item in items for mark in item.iter_markers()
-    ) or config.getini("memprof"):
+    if any(mark.name in NAMES for item in items for mark in item.iter_markers()) or any(
+        config.getini(name) for name in _MEASURE_ALL
+    ):
         from memprof.integrations.plan import check_items
 
         _start(config)

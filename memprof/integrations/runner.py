@@ -45,12 +45,17 @@ class Runner:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
         """Measure the call of a test that asks for it."""
-        item.__dict__.pop("_memprof", None)  # of an earlier run of the same item
+        # Of an earlier run of the same item.
+        item.__dict__.pop("_memprof", None)
+        item.user_properties[:] = [
+            pair for pair in item.user_properties if not str(pair[0]).startswith(PREFIX)
+        ]
         try:
             plan = plan_of(item)
         except ValueError as problem:
             outcome = yield
-            fail(outcome, f"memprof: {problem}")
+            if outcome.excinfo is None:
+                fail(outcome, f"memprof: {problem}")
             return
         if plan is None or not isinstance(item, pytest.Function):
             yield
@@ -63,6 +68,8 @@ class Runner:
         finally:
             item.obj = original
         if session.facts:
+            # What the fixture has measured in the body is there already.
+            session.facts = {**item.__dict__.get("_memprof", {}), **session.facts}
             item.__dict__["_memprof"] = session.facts
             set_properties(item, session.facts)
         if session.findings and not session.raised and outcome.excinfo is None:
@@ -110,16 +117,14 @@ def fail(outcome: Any, message: str) -> None:
 
 
 def set_properties(item: pytest.Item, facts: dict[str, Any]) -> None:
-    """Put the figures where JUnit's XML takes them from; once, however often run."""
-    properties = [pair for pair in item.user_properties if pair[0][:8] != PREFIX]
-    properties += [
+    """Put the figures where JUnit's XML takes them from."""
+    item.user_properties += [
         (f"{PREFIX}{name}", value)
         for name, value in facts.get("figures", {}).items()
         if name in FIGURES
     ]
     if facts.get("key"):
-        properties.append((f"{PREFIX}environment", facts["key"]))
-    item.user_properties[:] = properties
+        item.user_properties.append((f"{PREFIX}environment", facts["key"]))
 
 
 def add_to_report(item: pytest.Item, call: Any, report: Any) -> None:

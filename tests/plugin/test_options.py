@@ -123,7 +123,7 @@ def test_usage(tests, run, words, said):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     error = result.stderr.str()
     assert said in error
-    assert words[-1].partition("=")[0] in error
+    assert words[0].partition("=")[0] in error
 
 
 def test_html_reports(tests, run, pytester):
