@@ -7,21 +7,13 @@ see this tree's own ini file, nor the entry points of what else is installed.
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Sequence
 
 import pytest
+from inner import HEAD, OTHERS, PLUGIN
 
 torch = pytest.importorskip("torch")
 
-PLUGIN = "memprof.integrations.pytest_plugin"
-OTHERS = {
-    "xdist": ("xdist.plugin",),
-    "rerun": ("pytest_rerunfailures",),
-    "asyncio": ("pytest_asyncio.plugin",),
-    "anyio": ("anyio.pytest_plugin",),
-    "hypothesis": ("_hypothesis_pytestplugin",),
-}
 NAMES = "board environment html_report measure plan runner settle tracking verdict"
 
 # An inner run forgets every module that it was the first to import, and what has
@@ -32,14 +24,6 @@ for _name in ("profiler", "recording", "comparison", "cuda", "averages"):
     importlib.import_module(f"memprof.{_name}")
 
 Run = Callable[..., pytest.RunResult]
-
-# partial has no frame of its own: rows name the line that calls it.
-HEAD = """
-import functools, pytest, torch
-
-MIB = 1 << 20
-bytes_of = functools.partial(torch.empty, dtype=torch.uint8)
-"""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -92,19 +76,3 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         return pytester.runpytest_inprocess(*args)
 
     return go
-
-
-def text_of(result: pytest.RunResult) -> str:
-    """Return all that a run printed."""
-    return result.stdout.str()
-
-
-def amounts(text: str) -> list[int]:
-    """Return the sizes that the first column of the table below has, in bytes."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    found = []
-    for line in text.splitlines():
-        match = re.match(r"^ +([+-]?[\d.]+) (B|KiB|MiB|GiB)  ", line)
-        if match:
-            found.append(int(float(match[1]) * units[match[2]]))
-    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import text_of
+from inner import text_of
 
 KEY = "cpu_torch{}.{}_native".format(*torch.__version__.split(".")[:2])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import text_of
+from inner import text_of
 
 
 def test_track(tests, run, pytester):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import amounts, text_of
+from inner import amounts, text_of
 
 
 def test_a_peak_within_the_limit_passes_and_one_above_fails(tests, run):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from conftest import text_of
+from inner import text_of
 
 KEY = "cpu_torch{}.{}_native".format(*torch.__version__.split(".")[:2])
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from conftest import text_of
+from inner import text_of
 
 KEY = "cpu_torch{}.{}_native".format(*torch.__version__.split(".")[:2])
 

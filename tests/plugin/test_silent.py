@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PLUGIN
+from inner import PLUGIN
 
 ROOT = Path(__file__).parents[2]
 
