@@ -8,6 +8,9 @@ over without it, in rounds of one each, in an order that changes. The median is
 shown, of wall time and of the CPU time of the process, and the lowest of both.
 Nothing is asserted.
 
+"calls" is free of noise: how many calls of functions Python's profiler counts in the
+run, and how many more a test adds with the plugin, from a suite twice as long.
+
 "unused": no marker, fixture or option of ours. "import torch": the same, and the
 tests import torch, as suites for which the plugin is made do. "limit": every test has
 memprof_limit, which is a measured run each: the cost of a test is then shown in
@@ -48,6 +51,46 @@ def test_it(n):
 """
 
 
+COUNT = """
+import contextlib, cProfile, io, pstats, sys
+import pytest
+
+profiler = cProfile.Profile()
+with contextlib.redirect_stdout(io.StringIO()):
+    profiler.runcall(pytest.main, sys.argv[1:])
+print(pstats.Stats(profiler).total_calls)
+"""
+
+
+def environment() -> dict[str, str]:
+    """Return that of a run: no plugin but those named."""
+    off = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **off}
+
+
+def calls(tests: int) -> None:
+    """Print how many calls a suite that does not use the plugin makes."""
+    counted: dict[tuple[bool, int], int] = {}
+    for number in (tests, 2 * tests):
+        for with_plugin in (False, True):
+            words = ["-q", "-p", "no:cacheprovider", *["-p", PLUGIN] * with_plugin]
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "test_it.py").write_text(
+                    PLAIN.format(torch="", tests=number).replace(", tmp_path", "")
+                )
+                command = [sys.executable, "-c", COUNT, *words]
+                found = subprocess.check_output(command, cwd=folder, env=environment())
+            counted[with_plugin, number] = int(found.split()[-1])
+    without, with_it = counted[False, tests], counted[True, tests]
+    each = [
+        (counted[key, 2 * tests] - counted[key, tests]) / tests for key in (False, True)
+    ]
+    print(
+        f"unused         calls {without} > {with_it}, ratio {with_it / without:.3f};  "
+        f"a test {each[0]:.1f} > {each[1]:.1f}"
+    )
+
+
 def once(folder: Path, with_plugin: bool) -> tuple[float, float]:
     """Run the suite; returns wall and CPU seconds."""
     words = ["-p", PLUGIN] if with_plugin else []
@@ -58,11 +101,7 @@ def once(folder: Path, with_plugin: bool) -> tuple[float, float]:
         cwd=folder,
         check=True,
         stdout=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONPATH": str(ROOT),
-        },
+        env=environment(),
     )
     wall = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -114,7 +153,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tests", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only-calls", action="store_true")
     asked = parser.parse_args()
+    calls(asked.tests)
+    if asked.only_calls:
+        return
     compare("unused", PLAIN.format(torch="", tests=asked.tests), asked.rounds)
     source = PLAIN.format(torch="import torch", tests=asked.tests)
     compare("import torch", source, max(asked.rounds // 2, 1))

@@ -2,7 +2,8 @@
 
 This is what pytest loads through its entry point, in every run, so it imports
 nothing of torch and nothing of memprof's core, and does nothing, until a marker,
-the fixture or an option of ours is used. What is done then is in the modules
+the fixture or an option of ours is used; until then it has no hook that runs for each
+test. What is done then is in the modules
 beside it: ``settings``, ``plan`` (what a test asks for), ``runner`` (measures the
 body), ``verdict`` (judges), ``baselines``, ``runs`` (the stored ones), ``board``
 (what the controller collects and prints).
@@ -10,7 +11,7 @@ body), ``verdict`` (judges), ``baselines``, ``runs`` (the stored ones), ``board`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,8 @@ MARKERS = (
     "baseline of this environment",
 )
 NAMES = ("memprof_limit", "memprof_no_leaks", "memprof_baseline")
+
+_LISTENER = "memprof-listener"
 
 # In the ini file these ask for every test to be measured.
 _MEASURE_ALL = ("memprof", "memprof_save", "memprof_autosave", "memprof_compare")
@@ -123,6 +126,7 @@ def _start(config: pytest.Config) -> None:
         from memprof.integrations.runner import Runner
 
         config.pluginmanager.register(Runner(config), "memprof-runner")
+        _listen(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -156,14 +160,18 @@ def memprof(request: pytest.FixtureRequest) -> Iterator[Tracking]:
 # measure, and the controller, which collects nothing, hears of it by reports.
 
 
-def _board(config: pytest.Config) -> Any:
-    board = config.pluginmanager.get_plugin("memprof-board")
-    if board is None:
-        from memprof.integrations.board import Board
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Listen where the reports of xdist's workers arrive."""
+    if session.config.pluginmanager.has_plugin("dsession"):
+        _listen(session.config)
 
-        board = Board(config)
-        config.pluginmanager.register(board, "memprof-board")
-    return board
+
+def _listen(config: pytest.Config) -> None:
+    """Hear of reports from here on; not in a worker, whose controller does."""
+    manager = config.pluginmanager
+    if not hasattr(config, "workerinput") and not manager.has_plugin(_LISTENER):
+        manager.register(_Listener(config), _LISTENER)
 
 
 class _Listener:
@@ -171,42 +179,25 @@ class _Listener:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._heard = False
+        self._board: Any = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Hear a report."""
-        if getattr(report, "memprof", None) is not None or self._heard:
-            self._heard = True
-            _board(self._config).hear(report)
+        if self._board is None and getattr(report, "memprof", None) is not None:
+            from memprof.integrations.board import Board
 
+            self._board = Board(self._config)
+            self._config.pluginmanager.register(self._board, "memprof-board")
+        if self._board is not None:
+            self._board.hear(report)
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Listen, where reports arrive."""
-    config = session.config
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Listener(config), "memprof-listener")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_teststatus(
-    report: pytest.CollectReport | pytest.TestReport,
-) -> tuple[str, str, str] | None:
-    """Show a test that failed by its memory as M."""
-    facts = getattr(report, "memprof", None)
-    if facts and facts.get("failed") and report.when == "call" and report.failed:
-        return "failed", "M", "MEMORY"
-    return None
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, Any, None]:
-    """Add what was measured to the report of the call."""
-    outcome = yield
-    if call.when == "call" and hasattr(item, "_memprof"):
-        from memprof.integrations.runner import add_to_report
-
-        add_to_report(item, call, outcome.get_result())
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport
+    ) -> tuple[str, str, str] | None:
+        """Show a test that failed by its memory as M."""
+        facts = getattr(report, "memprof", None)
+        if facts and facts.get("failed") and report.when == "call" and report.failed:
+            return "failed", "M", "MEMORY"
+        return None

@@ -76,6 +76,15 @@ class Runner:
             session.facts["failed"] = True
             fail(outcome, session.message())
 
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, None]:
+        """Add what was measured to the report of the call."""
+        outcome = yield
+        if call.when == "call" and hasattr(item, "_memprof"):
+            add_to_report(item, call, outcome.get_result())
+
     # -- what to compare with ----------------------------------------------------
 
     def baselines(self, key: str) -> Baselines:
