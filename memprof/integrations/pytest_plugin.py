@@ -134,13 +134,31 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Begin to measure if a test asks for it, or the ini file does."""
-    if any(mark.name in NAMES for item in items for mark in item.iter_markers()) or any(
-        config.getini(name) for name in _MEASURE_ALL
-    ):
+    if _is_marked(items) or any(config.getini(name) for name in _MEASURE_ALL):
         from memprof.integrations.plan import check_items
 
         _start(config)
         check_items(config, items)
+
+
+def _is_marked(items: list[pytest.Item]) -> bool:
+    """Whether a test, its class or its module has a marker of ours.
+
+    Plain loops, each node once: this is all that there is to do for a test of a suite
+    that does not use us.
+    """
+    seen = set()
+    for item in items:
+        node: Any = item
+        while node is not None:
+            for mark in node.own_markers:
+                if mark.name in NAMES:
+                    return True
+            node = node.parent
+            if id(node) in seen:
+                break
+            seen.add(id(node))
+    return False
 
 
 @pytest.fixture
