@@ -6,6 +6,7 @@
 #                       TORCH="torch==2.13.0"; empty: the torch that PYTHON
 #                       already has, else the pinned pair of tools/bootstrap.py
 #   PYTEST_ARGS=        more words for pytest
+#   PYTESTS=7 8 9       releases of pytest that the plugin is tested under
 #   ARGS=               more words for the benchmarks
 
 PYTHON ?= python3
@@ -14,6 +15,7 @@ TORCH ?=
 PYTEST_ARGS ?=
 ARGS ?=
 CORE_PYTHONS ?= 3.10 3.12 3.13
+PYTESTS ?= 7 8 9
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
@@ -24,6 +26,7 @@ help:
 	@echo "make demo           record a training run; demo/ gets recording and summary"
 	@echo "make test           all tests; those for a GPU skip themselves without one"
 	@echo "make test-gpu       tests/gpu, integration, programs and models, on a GPU"
+	@echo "make plugin-test    the pytest plugin under pytest $(PYTESTS), beside other plugins"
 	@echo "make bench          benchmarks on the CPU"
 	@echo "make bench-gpu      benchmarks on a GPU"
 	@echo "make lint           clang-format, clang-tidy, ruff, mypy"
@@ -38,7 +41,7 @@ help:
 	@echo
 	@echo "Variables: PYTHON VENV TORCH PYTEST_ARGS ARGS (head of the Makefile)"
 
-.PHONY: help demo test test-gpu bench bench-gpu lint format asan tsan \
+.PHONY: help demo test test-gpu plugin-test bench bench-gpu lint format asan tsan \
         core-test core-test-all core-test-in consumers consumers-in build \
         build-core clean clean-all
 
@@ -111,9 +114,23 @@ test-gpu: build
 	@$(VPY) -m pytest tests/gpu tests/integration tests/programs tests/models \
 	    $(PYTEST_ARGS)
 
+# An environment for each pytest, which has everything else from this one.
+plugin-test: build
+	@failed=; \
+	for major in $(PYTESTS); do \
+	    echo "== pytest $$major"; \
+	    $(VPY) tools/bootstrap.py .venv-pytest$$major --pytest $$major && \
+	    .venv-pytest$$major/bin/python -m pytest tests/plugin $(PYTEST_ARGS) || \
+	    failed="$$failed $$major"; \
+	done; \
+	if [ -n "$$failed" ]; then \
+	    echo "plugin-test failed under pytest$$failed" >&2; exit 1; \
+	fi
+
 bench: build
 	@$(VPY) benchmarks/hook.py
 	@$(VPY) benchmarks/averages.py
+	@$(VPY) benchmarks/pytest_plugin.py
 	@$(VPY) benchmarks/overhead.py $(ARGS)
 
 bench-gpu: build

@@ -4,8 +4,8 @@
         train_step(batch)
     print(prof.summary())
 
-Importing memprof imports neither torch nor NumPy; the names below load what
-they need when they are first used.
+Importing memprof imports neither torch nor NumPy nor the core; the names below
+load what they need when they are first used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memprof._version import __version__
-from memprof.errors import MemprofError, ShimError
-from memprof.profiler import profile
 from memprof.schedule import schedule
 
 if TYPE_CHECKING:
@@ -24,14 +22,18 @@ if TYPE_CHECKING:
 
     from memprof._core import EVENT_KINDS
     from memprof.alive import Why, why
+    from memprof.comparison import Comparison, compare
+    from memprof.errors import MemprofError, ShimError
     from memprof.export import tensorboard_trace_handler
     from memprof.moment import Moment
+    from memprof.profiler import profile
     from memprof.recording import Frame, Recording, Timeline, load
     from memprof.schedule import ProfilerAction
     from memprof.totals import Total, TotalAt, device_totals
 
 __all__ = [
     "EVENT_KINDS",
+    "Comparison",
     "Frame",
     "MemprofError",
     "Moment",
@@ -44,6 +46,7 @@ __all__ = [
     "TotalAt",
     "Why",
     "__version__",
+    "compare",
     "device_totals",
     "load",
     "profile",

@@ -8,16 +8,21 @@ from typing import Any
 from memprof.absent import INSTEAD, sentence
 
 PLACES = {
+    "Comparison": "memprof.comparison",
     "EVENT_KINDS": "memprof._core",
     "Frame": "memprof.recording",
+    "MemprofError": "memprof.errors",
     "Moment": "memprof.moment",
     "Recording": "memprof.recording",
+    "ShimError": "memprof.errors",
     "Timeline": "memprof.recording",
     "Total": "memprof.totals",
     "TotalAt": "memprof.totals",
     "Why": "memprof.alive",
+    "compare": "memprof.comparison",
     "device_totals": "memprof.totals",
     "load": "memprof.recording",
+    "profile": "memprof.profiler",
     "tensorboard_trace_handler": "memprof.export",
     "why": "memprof.alive",
 }

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from memprof.errors import MemprofError
 from memprof.warn import warn
 
 DEFAULT_BUDGET = 2 << 30
@@ -122,6 +121,8 @@ def followed_devices(
     if use_cuda is not None:
         names = names | {"CUDA"} if use_cuda else names - {"CUDA"}
     if not names & {"CPU", "CUDA"}:
+        from memprof.errors import MemprofError  # not above: it loads the core
+
         raise MemprofError(
             "memprof follows the memory of CPU and CUDA; activities has only "
             + ", ".join(sorted(names) or ["what use_cuda=False takes out"])

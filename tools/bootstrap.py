@@ -41,6 +41,13 @@ READERS = {
 }
 # pprof's own message class; the rest of the package, and what that needs, is not used.
 PPROF_READER = ("googlecloudprofiler", "google-cloud-profiler>=4.1")
+# What the pytest plugin's own suite runs beside: import name -> what pip installs
+PLUGIN_PACKAGES = {
+    "xdist": "pytest-xdist",
+    "pytest_rerunfailures": "pytest-rerunfailures",
+    "pytest_asyncio": "pytest-asyncio",
+    "anyio": "anyio",
+}
 # Pinned, so that a newer linter does not turn a green tree red.
 LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}
 
@@ -202,6 +209,19 @@ def set_up_lint(python: Path) -> None:
         stop(f"could not install {' '.join(wanted)}")
 
 
+def set_up_pytest(python: Path, major: str) -> None:
+    """Install that pytest, in front of the one that may be there, and its plugins."""
+    code = "import pytest, sys; sys.stdout.write('memprof:' + pytest.__version__)"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
+    is_right = done.stdout.rpartition("memprof:")[2].partition(".")[0] == major
+    there = can_import(python, list(PLUGIN_PACKAGES))
+    if is_right and len(there) == len(PLUGIN_PACKAGES):
+        return
+    wanted = [f"pytest=={major}.*", *PLUGIN_PACKAGES.values()]
+    if not pip_install(python, wanted):
+        stop(f"could not install {' '.join(wanted)}")
+
+
 def main() -> None:
     """Do the set-up."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -220,7 +240,16 @@ def main() -> None:
     parser.add_argument(
         "--lint", action="store_true", help="only put the linters into VENV"
     )
+    parser.add_argument(
+        "--pytest",
+        metavar="MAJOR",
+        help="make VENV like this environment, with that pytest and the plugins that "
+        "ours is tested beside",
+    )
     arguments = parser.parse_args()
+    if arguments.pytest:
+        set_up_pytest(make_venv(arguments.venv, with_parent=True), arguments.pytest)
+        return
     if arguments.lint:
         set_up_lint(arguments.venv / "bin" / "python")
         return
