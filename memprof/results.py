@@ -187,6 +187,36 @@ class Results:
             device=device,
         )
 
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        device: object = None,
+        *,
+        paths: str = "relative",
+        source: bool = False,
+        compress: bool = True,
+        compare: Recording | None = None,
+    ) -> None:
+        """See ``Recording.report``."""
+        self.recording.report(
+            path,
+            device,
+            paths=paths,
+            source=source,
+            compress=compress,
+            compare=compare,
+        )
+
+    def export_html(
+        self, path: str | os.PathLike[str], device: object = None
+    ) -> None:
+        """See ``Recording.export_html``."""
+        self.recording.export_html(path, device)
+
+    def show(self, device: object = None, *, height: int = 600) -> Any:
+        """See ``Recording.show``."""
+        return self.recording.show(device, height=height)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)

@@ -17,8 +17,10 @@ function h(tag, props, ...children) {
   const element = document.createElement(name);
   if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(props || {})) {
-    if (value === null || value === undefined || value === false) continue;
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    if (value === null || value === undefined) continue;
+    if (key.startsWith("aria-")) element.setAttribute(key, String(value));
+    else if (value === false) continue;
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "width%") element.style.width = `${value}%`;
     else if (key === "left%") element.style.left = `${value}%`;
     else if (key === "paint") element.style.background = value;
@@ -50,7 +52,7 @@ function size(amount, digits = 3) {
   }
   if (unit === 0) return `${amount} B`;
   const rounded = Number(value.toFixed(digits));
-  return `${amount < 0 ? "-" : ""}${value.toFixed(places(Math.round(rounded)))} ${UNITS[unit]}`;
+  return `${amount < 0 ? "-" : ""}${value.toFixed(places(rounded))} ${UNITS[unit]}`;
 }
 
 /** @param {number} amount */
@@ -67,6 +69,13 @@ function time(us) {
   if (us < 1000) return `${Math.round(us)} µs`;
   if (us < 1e6) return `${(us / 1000).toPrecision(us < 1e5 ? 4 : 6)} ms`;
   return `${(us / 1e6).toFixed(us < 1e8 ? 3 : 1)} s`;
+}
+
+/** Write a place of a time axis whose marks are STEP apart. @param {number} us @param {number} step */
+function timeMark(us, step) {
+  const [unit, name] = step >= 1e5 ? [1e6, "s"] : step >= 100 ? [1e3, "ms"] : [1, "µs"];
+  const places = clamp(0, Math.ceil(-Math.log10(step / unit) - 1e-9), 3);
+  return us ? `${(us / unit).toFixed(places)} ${name}` : "0";
 }
 
 /** @param {number} part @param {number} whole */

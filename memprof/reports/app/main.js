@@ -390,7 +390,7 @@ function showHeadline() {
     figure("at the end", size(alive, 4), "still allocated", () => setCursor(device.nE - 1, true), "figure-end"),
     figure("steps", d.steps.number.length ? count(d.steps.number.length) : "none", d.steps.number.length ? `numbers ${d.steps.number[0]} to ${d.steps.number[d.steps.number.length - 1]}` : "not marked", null, "figure-steps"),
     figure("out of memory", d.notes.some((/** @type {string} */ n) => n.startsWith("out of memory")) ? `${device.oom.length}×` : "no", "", device.oom.length ? () => setCursor(device.oom[0], true) : null, "figure-oom"),
-    d.total_bytes ? figure("device", size(d.total_bytes), `peak is ${percent(peak.bytes, d.total_bytes)} %`, null, "figure-device") : null,
+    d.total_bytes ? figure("device", size(d.total_bytes), `peak is ${peak.bytes / d.total_bytes < 0.001 ? "less than 0.1" : percent(peak.bytes, d.total_bytes)} %`, null, "figure-device") : null,
   ];
   const opened = view.d === meta.opened;
   const holders = opened ? meta.holders.filter((/** @type {any} */ row) => !row.rest) : [];

@@ -208,6 +208,7 @@ class Overview {
     if (!device) return found;
     if (device.meta.steps.number.length) found.push("steps");
     if (device.meta.phases.name.length) found.push("phases");
+    if (device.resBytes) found.push("free");
     if (device.sites.s_module.some((/** @type {number} */ m) => m)) found.push("modules");
     return found;
   }
@@ -328,14 +329,15 @@ class Overview {
     g.textAlign = "center";
     g.textBaseline = "top";
     const wanted = Math.max(2, Math.floor(box.w / 110));
-    for (const at of ticks(view.v0, view.v1, wanted)) {
+    const marks = ticks(view.v0, view.v1, wanted);
+    for (const at of marks) {
       const x = box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
       g.strokeStyle = colours.axis;
       g.beginPath();
       g.moveTo(x, box.y + box.h);
       g.lineTo(x, box.y + box.h + 4);
       g.stroke();
-      const text = view.byTime ? time(at) : count(Math.round(at));
+      const text = view.byTime ? timeMark(at, marks.length > 1 ? marks[1] - marks[0] : 1) : count(Math.round(at));
       g.fillStyle = colours.muted;
       const wide = g.measureText(text).width / 2;
       g.fillText(text, clamp(box.x + wide, x, box.x + box.w - wide), box.y + box.h + 6);
@@ -372,7 +374,7 @@ class Overview {
     this.bands().forEach((name, row) => {
       g.fillStyle = colours.muted;
       g.textAlign = "right";
-      g.fillText(name === "phases" ? "phase" : name, box.x - 8, MARGIN.top + row * BAND + BAND / 2);
+      g.fillText(name === "phases" ? "phase" : name === "free" ? "unused" : name, box.x - 8, MARGIN.top + row * BAND + BAND / 2);
       g.textAlign = "left";
       if (name === "steps") {
         steps.number.forEach((number, k) => {
@@ -386,6 +388,17 @@ class Overview {
           const b = view.byTime ? to : lastBefore(device.t, to) + 1;
           if (b < view.v0 || a > view.v1) continue;
           cell(a, b, row, meta.phases[phases.name[i]], phases.name[i] % 2);
+        }
+      } else if (name === "free") {
+        // The share of what is reserved that holds nothing, column by column.
+        const y = MARGIN.top + row * BAND, high = BAND - 2;
+        g.fillStyle = colours.panel;
+        g.fillRect(box.x, y, box.w, high);
+        g.fillStyle = colours.overhead;
+        for (let c = 0; c < cols.n; c++) {
+          const reserved = device.reserved(cols.event[c]) || 0;
+          const share = reserved ? clamp(0, 1 - cols.total[c] / reserved, 1) : 0;
+          g.fillRect(box.x + (c * box.w) / cols.n, y + high * (1 - share), box.w / cols.n + 0.3, high * share);
         }
       } else {
         this._modules(g, device, cols, box, row, cell);
@@ -468,13 +481,13 @@ class Overview {
       const x = Math.round(this.xOf(event)) + 0.5;
       if (!inside(x)) return;
       g.strokeStyle = colours.page;
-      g.lineWidth = 4;
+      g.lineWidth = 3.5;
       g.beginPath();
       g.moveTo(x, box.y);
       g.lineTo(x, box.y + box.h);
       g.stroke();
       g.strokeStyle = colours.focus;
-      g.lineWidth = 2;
+      g.lineWidth = 1.5;
       g.stroke();
       g.fillStyle = colours.focus;
       g.fillRect(x - 7, box.y + box.h - 1, 14, 15);

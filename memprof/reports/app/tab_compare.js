@@ -4,7 +4,7 @@ class CompareTab {
   constructor() {
     this.element = h("div.compare");
     this.figure = new Figure({ label: "highest bytes of each step, now, before and the difference", test: "compare-steps",
-      height: 260, draw: (g, w, t, put) => this._draw(g, w, t, put) });
+      height: 210, draw: (g, w, t, put) => this._draw(g, w, t, put) });
     this.sorted = 0;
     this.down = true;
     this.only = "all";
@@ -71,7 +71,7 @@ class CompareTab {
     const { now, before } = meta.compare;
     const n = Math.max(now.steps.length, before.steps.length);
     const top = Math.max(1, ...now.steps.map((s) => s[1]), ...before.steps.map((s) => s[1]));
-    const lane = (height - 30) / 3, w = width - MARGIN.left - MARGIN.right, dx = w / Math.max(n, 1);
+    const lane = (height - 30) / 3, w = width - MARGIN.left - MARGIN.right, dx = Math.min(w / Math.max(n, 1), 48);
     const differ = Array.from({ length: n }, (_, k) => (now.steps[k] && before.steps[k] ? now.steps[k][1] - before.steps[k][1] : null));
     const most = Math.max(1, ...differ.map((by) => Math.abs(by || 0)));
     ["before", "now", "change"].forEach((name, row) => {

@@ -92,11 +92,11 @@ class LeaksTab {
       return sum;
     });
     const later_ = shown.map((b) => shown.map((k) => m[(b + 1) * n + k]));
-    const most = Math.max(1, ...later_.flat().filter((_, i) => i % shown.length !== Math.floor(i / shown.length)));
+    const most = Math.max(1, ...later_.filter((_, row) => shown[row] >= this.warmup).flat());
     const cell = (bytes, k, heat) => {
       const td = h("td.n", { title: `${count(bytes)} bytes` }, bytes ? size(bytes) : "·");
       if (heat && bytes) {
-        td.style.setProperty("--heat", String(Math.round(12 + 50 * Math.sqrt(Math.min(bytes / most, 1)))));
+        td.style.setProperty("--heat", String(Math.round(12 + 40 * Math.sqrt(Math.min(bytes / most, 1)))));
         td.classList.add("heat");
       }
       return td;
@@ -107,7 +107,7 @@ class LeaksTab {
       h("tbody", {},
         h("tr", {}, h("th", { scope: "row" }, from ? `before ${number[from]}` : "before"), older.map((bytes, k) => cell(bytes, k, false))),
         shown.map((b, row) => h(`tr${b < this.warmup ? ".muted" : ""}`, {}, h("th", { scope: "row" }, b < this.warmup ? `${number[b]} warm-up` : String(number[b])),
-          later_[row].map((bytes, k) => (shown[k] < b ? h("td", {}) : cell(bytes, k, true)))))),
+          later_[row].map((bytes, k) => (shown[k] < b ? h("td", {}) : cell(bytes, k, b >= this.warmup)))))),
       h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "allocated"), shown.map((k, i) => h("td.n", {},
         size(older[i] + later_.reduce((sum, row) => sum + row[i], 0), 4)))))));
   }

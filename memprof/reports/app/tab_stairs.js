@@ -96,7 +96,6 @@ class StairsTab {
 
   _draw(g, width, height, put) {
     const steps = this.steps || [];
-    const device = /** @type {Device} */ (current());
     let level = 0, top = 1, low = 0;
     for (const step of steps) {
       top = Math.max(top, level + step.kept + step.spike);
@@ -104,8 +103,9 @@ class StairsTab {
       low = Math.max(low, step.back);
     }
     const box = { x: MARGIN.left, y: 8, w: width - MARGIN.left - MARGIN.right, h: height - 16 };
-    const share = Math.min(low / (top + low), 0.4), zero = box.y + box.h * (1 - share);
-    const up = (zero - box.y) / (top * 1.03), down = low ? (box.y + box.h - zero) / low : 0;
+    // Below the forward's floor: the names, then what backward needed.
+    const named = 18, share = Math.min(low / (top + low), 0.4), zero = box.y + (box.h - named) * (1 - share);
+    const floor = zero + named, up = (zero - box.y) / (top * 1.03), down = low ? (box.y + box.h - floor) / low : 0;
     byteAxis(g, { ...box, h: zero - box.y }, top, (at) => zero - at * up);
     const dx = box.w / Math.max(steps.length, 1);
     level = 0;
@@ -124,7 +124,7 @@ class StairsTab {
       }
       if (step.back) {
         g.fillStyle = colours.autograd_detail;
-        g.fillRect(x, zero + 1, w, step.back * down);
+        g.fillRect(x, floor, w, step.back * down);
       }
       put(x, box.y, dx, box.h, `${step.name}\nretained ${size(step.kept, 4)}\ntransient ${size(step.spike)}\n`
         + `after it ${size(level + step.kept, 4)}\nbackward peak ${size(step.back)}`, () => change({ q: `module:${step.name.replace(" (itself)", "")}*` }));
@@ -132,19 +132,16 @@ class StairsTab {
     }
     g.fillStyle = colours.muted;
     g.textBaseline = "top";
-    const named = Math.max(1, Math.ceil(steps.length / (box.w / 90)));
-    if (dx > 34 && steps.length <= 60) {
-      for (let i = 0; i < steps.length; i += named) {
-        const text = cut(g, steps[i].name.split(".").slice(-2).join("."), dx * named - 4);
-        g.fillText(text, box.x + i * dx + 1, zero - 0 + 3);
-      }
+    const each = Math.max(1, Math.ceil(64 / dx));
+    for (let i = 0; i < steps.length; i += each) {
+      const text = cut(g, steps[i].name.split(".").slice(-2).join("."), dx * each - 6);
+      g.fillText(text, box.x + i * dx + 1, zero + 4);
     }
     g.fillText("forward ↑", box.x + 4, box.y);
     if (low) {
       g.textBaseline = "bottom";
       g.fillText(`backward ↓ up to ${size(low)}`, box.x + 4, box.y + box.h);
     }
-    void device;
   }
 }
 

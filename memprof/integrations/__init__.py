@@ -1,0 +1,1 @@
+"""memprof inside of other tools."""
