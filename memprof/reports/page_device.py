@@ -40,6 +40,7 @@ _ALLOC, _OOM = 1, 8
 _MAP, _SEED, _PENDING = 6, 48, 8
 _SEGMENT_BORN, _SEGMENT_DIED = (4, _MAP, _SEED), (5, 7)
 _OP_BEGIN, _OP_END = 16, 17
+_IN_OP = 0x20
 
 # Fields of a life that its site's texts depend on.
 _SITE_FIELDS = (
@@ -220,7 +221,10 @@ class Device:
                 f"{ops} begins and ends of ops, more than {MANY_OPS}"
             )
             return None
-        known = ends(recording, self._died[self._died >= 0])
+        died = self._died[self._died >= 0]
+        # Only these were inside of an op: to follow all would take long.
+        inside = (recording.events()["flags"][died] & _IN_OP) != 0
+        known = ends(recording, died[inside])
         at = np.array(sorted(known), np.int64)
         table = np.array([known[event] for event in at.tolist()], np.int64)
         table = np.concatenate((table.reshape(-1, 3), [[NO_INDEX] * 3]))
@@ -355,10 +359,11 @@ class Device:
         start = int(self.recording._core.start_ns)
         time = np.maximum.accumulate(samples.time_ns) - start
         span = max(int(time[-1]), 1)
-        slot = np.minimum(np.maximum(time, 0) * COARSE // (span + 1), COARSE - 1)
-        order = np.lexsort((total, slot))
-        last = np.flatnonzero(np.diff(slot[order], append=COARSE))
-        best = order[last]
+        edges = np.searchsorted(time, np.arange(1, COARSE) * span // COARSE)
+        starts = np.unique(np.concatenate(([0], edges)))
+        starts = starts[starts < len(total)]
+        pieces = np.split(total, starts[1:])
+        best = starts + np.array([piece.argmax() for piece in pieces], np.int64)
         return [
             column("c_us", np.maximum(time[best], 0) // 1000, "f64"),
             *(
@@ -407,7 +412,11 @@ def dense_codes_of(values: Any) -> tuple[Ints, Ints]:
     """Number the different VALUES from 0, whatever whole numbers they are."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    if values.dtype == np.uint64 or values.dtype.kind == "i" and int(values.min()) < 0:
+    values = np.ascontiguousarray(values)  # not one field of wide rows
+    low, high = values.min(), values.max()
+    if low == high:
+        return np.zeros(len(values), np.int64), values[:1]
+    if values.dtype == np.uint64 or low < 0:
         found, codes = np.unique(values, return_inverse=True)
         return codes.reshape(-1).astype(np.int64), found
     if values.dtype == np.uint32:
