@@ -124,7 +124,11 @@ class Device:
         self.recording, self.number, self.names = recording, number, names
         self.name = device_name(number)
         self.notes: list[str] = []
-        self.lives: Rows = recording.allocations(self.name)
+        lives = recording.allocations(self.name)
+        born = lives["born_event"]
+        if (np.diff(born) < 0).any():  # seeds may come between births
+            lives = lives[np.argsort(born, kind="stable")]
+        self.lives: Rows = lives
         events = recording.events()
         mine = events["device"] == number
         kind = events["kind"]

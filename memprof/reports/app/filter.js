@@ -33,7 +33,7 @@ function parseSize(text) {
   if (!found || Number.isNaN(Number(found[1]))) {
     throw new FilterError(`“${text}” is no size; write 64MiB, 1.5GiB, 4096`);
   }
-  const power = "kmgt".indexOf(found[2].toLowerCase()) + 1;
+  const power = found[2] ? "kmgt".indexOf(found[2].toLowerCase()) + 1 : 0;
   return Number(found[1]) * (found[3] || !found[4] || !power ? 1024 : 1000) ** power;
 }
 
