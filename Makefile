@@ -28,6 +28,7 @@ help:
 	@echo "make bench-gpu      benchmarks on a GPU"
 	@echo "make lint           clang-format, clang-tidy, ruff, mypy"
 	@echo "make format         let clang-format and ruff rewrite the files"
+	@echo "make browser-tools  what the tests of the report need, chromium aside"
 	@echo "make asan           C tests under AddressSanitizer and UBSan, leaks included"
 	@echo "make tsan           C tests under ThreadSanitizer"
 	@echo "make core-test      core and torch-free tests for PYTHON=python3.12, say"
@@ -37,7 +38,7 @@ help:
 	@echo
 	@echo "Variables: PYTHON VENV TORCH PYTEST_ARGS ARGS (head of the Makefile)"
 
-.PHONY: help demo test test-gpu bench bench-gpu lint format asan tsan \
+.PHONY: help demo test test-gpu browser-tools bench bench-gpu lint format asan tsan \
         core-test core-test-all core-test-in build build-core clean clean-all
 
 # ---- environment and build ------------------------------------------------
@@ -108,6 +109,12 @@ test-gpu: build
 	@$(CUDA_CHECK)
 	@$(VPY) -m pytest tests/gpu tests/integration tests/programs tests/models \
 	    $(PYTEST_ARGS)
+
+# Chromium itself is Debian's: apt-get install chromium.
+browser-tools: $(DEPS)
+	@$(VPY) tools/bootstrap.py $(VENV) --browser
+	@command -v chromium >/dev/null || \
+	    echo "now install the browser: apt-get install chromium"
 
 bench: build
 	@$(VPY) benchmarks/hook.py
@@ -253,6 +260,11 @@ lint: $(LINT_DEPS)
 	check "ruff check" $(VPY) -m ruff check --output-format concise $(PY_FILES); \
 	check "ruff format" $(VPY) -m ruff format --check $(PY_FILES); \
 	check "mypy" $(VPY) -m mypy; \
+	if command -v tsc >/dev/null; then \
+	    check "tsc" tsc -p memprof/reports/app/tsconfig.json; \
+	else \
+	    echo "tsc: not here (Debian: node-typescript), the page's script unchecked"; \
+	fi; \
 	if [ -n "$$failed" ]; then echo "lint failed:$${failed%,}" >&2; exit 1; fi; \
 	echo "lint: clean"
 

@@ -15,6 +15,7 @@ PLACES = {
     "Timeline": "memprof.recording",
     "Why": "memprof.alive",
     "load": "memprof.recording",
+    "load_ipython_extension": "memprof.integrations.jupyter",
     "why": "memprof.alive",
 }
 

@@ -593,9 +593,7 @@ class Recording(Texts):
             compare=compare,
         )
 
-    def export_html(
-        self, path: str | os.PathLike[str], device: object = None
-    ) -> None:
+    def export_html(self, path: str | os.PathLike[str], device: object = None) -> None:
         """Write the report as ``report`` does, under the name of the exports."""
         self.report(path, device)
 
@@ -628,6 +626,14 @@ class Recording(Texts):
         info = self._written_info()
         info["labels"] = [rule.to_dict() for rule in self._rules]
         self._core.save(target, json.dumps(info))
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, Any]:
+        """Show a notebook the summary, as a static table and as JSON."""
+        from memprof.integrations.jupyter import bundle
+
+        return bundle(self, self)
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

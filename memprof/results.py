@@ -207,9 +207,7 @@ class Results:
             compare=compare,
         )
 
-    def export_html(
-        self, path: str | os.PathLike[str], device: object = None
-    ) -> None:
+    def export_html(self, path: str | os.PathLike[str], device: object = None) -> None:
         """See ``Recording.export_html``."""
         self.recording.export_html(path, device)
 
@@ -220,6 +218,18 @@ class Results:
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, Any]:
+        """Show a notebook the summary; before anything is recorded, the text."""
+        from memprof.errors import MemprofError
+        from memprof.integrations.jupyter import bundle
+
+        try:
+            return bundle(self, self.recording)
+        except MemprofError:
+            return {"text/plain": repr(self)}
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

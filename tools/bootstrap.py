@@ -30,6 +30,13 @@ TEST_PACKAGES = {
     "pytest": "pytest>=7.4",
     "hypothesis": "hypothesis>=6.80",
 }
+# For the report: a browser's driver, an audit, a notebook to execute.
+BROWSER_PACKAGES = {
+    "playwright": "playwright>=1.45",
+    "axe_playwright_python": "axe-playwright-python>=0.1.4",
+    "nbclient": "nbclient>=0.9",
+    "ipykernel": "ipykernel>=6.25",
+}
 # Pinned, so that a newer linter does not turn a green tree red.
 LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}
 
@@ -175,6 +182,14 @@ def set_up_lint(python: Path) -> None:
         stop(f"could not install {' '.join(wanted)}")
 
 
+def set_up_browser(python: Path) -> None:
+    """Install what the tests of the report need beside Chromium."""
+    there = can_import(python, list(BROWSER_PACKAGES))
+    missing = [v for k, v in BROWSER_PACKAGES.items() if k not in there]
+    if missing and not pip_install(python, missing):
+        stop(f"could not install {' '.join(missing)}")
+
+
 def main() -> None:
     """Do the set-up."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -188,7 +203,15 @@ def main() -> None:
     parser.add_argument(
         "--lint", action="store_true", help="only put the linters into VENV"
     )
+    parser.add_argument(
+        "--browser",
+        action="store_true",
+        help="only put what the tests of the report need into VENV",
+    )
     arguments = parser.parse_args()
+    if arguments.browser:
+        set_up_browser(arguments.venv / "bin" / "python")
+        return
     if arguments.lint:
         set_up_lint(arguments.venv / "bin" / "python")
         return

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 MAGIC = b"mpcols\x00\x01"
 """Six letters, a zero and the version."""
 
-_DTYPES = {"u8": np.uint8, "u32": np.uint32, "f64": np.float64}
+_DTYPES: dict[str, Any] = {"u8": np.uint8, "u32": np.uint32, "f64": np.float64}
 
 
 class Column(NamedTuple):
@@ -35,7 +35,9 @@ class Column(NamedTuple):
     enc: str = ""
 
 
-def column(name: str, values: Any, dtype: str = "u32", enc: str | None = None) -> Column:
+def column(
+    name: str, values: Any, dtype: str = "u32", enc: str | None = None
+) -> Column:
     """Make a column of whole numbers or floats.
 
     Args:

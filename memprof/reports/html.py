@@ -69,7 +69,9 @@ def write(
         )
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name[:40]}.{os.getpid()}")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    handle = os.open(
+        beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
+    )
     try:
         with open(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -198,4 +200,3 @@ def static_table(data: PageData) -> str:
         '<td class="n">100.0</td><td></td><td colspan="4">requested at the peak</td>'
         "</tr></tfoot>\n</table>"
     )
-

@@ -50,7 +50,7 @@ def compared(
             counts = parts.setdefault(key, [0, 0, 0, 0])
             counts[2 * side] += row["bytes"]
             counts[2 * side + 1] += row["count"]
-    rows = [[*key, *counts] for key, counts in parts.items()]
+    rows: list[list[Any]] = [[*key, *counts] for key, counts in parts.items()]
     rows.sort(key=lambda r: (-abs(r[5] - r[7]), -max(r[5], r[7]), *r[:5]))
     cut = rows[MAX_ROWS:]
     if cut:

@@ -70,7 +70,9 @@ class PageData:
                 f"{count_text(MAX_ALLOCATIONS)}); give device=, or record fewer steps "
                 "(schedule=memprof.schedule(...))"
             )
-        self.facts = _shown_facts(gather(recording, device_name(opened), HOLDERS), paths)
+        self.facts = _shown_facts(
+            gather(recording, device_name(opened), HOLDERS), paths
+        )
         names = Names(recording, paths)
         self.blocks: dict[str, bytes] = {}
         devices, first = [], None
@@ -170,7 +172,9 @@ def _stairs(recording: Recording, one: Device) -> dict[str, Any] | None:
     """Return the modules of the step that holds the peak; None: there are none."""
     step = recording.peak(one.name).step
     rows = recording.module_stats(one.name, step)
-    if not len(rows) or not (rows["forward_bytes"].any() or rows["retained_bytes"].any()):
+    if not len(rows) or not (
+        rows["forward_bytes"].any() or rows["retained_bytes"].any()
+    ):
         return None
     if len(rows) > _MAX_STAIRS:
         one.notes.append(
@@ -197,9 +201,9 @@ def _device_notes(recording: Recording, one: Device) -> list[str]:
     if len(one.oom_events):
         notes.append(f"out of memory: {counted(len(one.oom_events), 'time')}")
     categories = recording.peak(one.name).categories
-    size = sum(categories.values())
-    if size and categories["unknown"]:
-        share = 100 * categories["unknown"] / size
+    peak = sum(categories.values())
+    if peak and categories["unknown"]:
+        share = 100 * categories["unknown"] / peak
         notes.append(
             f"{size_text(categories['unknown'])} of the peak, {share:.1f} %, have no "
             "known category"

@@ -204,11 +204,17 @@ class Device:
             codes, ids = dense_codes_of(rows[key])
             nodes = [0 if i == NO_INDEX else names.stack(i) for i in ids.tolist()]
             nodes_array = np.array(nodes, np.int64)
-            found.append(column(f"s_{key}", nodes_array[codes] if len(codes) else codes))
+            found.append(
+                column(f"s_{key}", nodes_array[codes] if len(codes) else codes)
+            )
         streams, stream = np.unique(rows["stream"], return_inverse=True)
-        stream_names = np.array([names.text(str(n)) for n in streams.tolist()], np.int64)
+        stream_names = np.array(
+            [names.text(str(n)) for n in streams.tolist()], np.int64
+        )
         stream = stream.reshape(-1)
-        found.append(column("s_stream", stream_names[stream] if len(stream) else stream))
+        found.append(
+            column("s_stream", stream_names[stream] if len(stream) else stream)
+        )
         found.append(column("s_pool", rows["pool"]))
         found.append(column("s_thread", rows["thread"]))
         found += [column(f"s_{key}", rows[key], "u8") for key in ("phase", "reason")]
@@ -236,7 +242,9 @@ class Device:
         hit = place < len(at)
         hit[hit] = at[place[hit]] == self._died[hit]
         end = table[np.where(hit, place, len(at))]
-        fields: list[Any] = [lives[n] for n in ("role", "owner", "died_phase", "reason")]
+        fields: list[Any] = [
+            lives[n] for n in ("role", "owner", "died_phase", "reason")
+        ]
         fields += [lives[n] for n in ("phase", "module", "op", "died_in_op")]
         fields += [lives["flags"] & 4, self._died < 0, *end.T]
         group = np.zeros(len(lives), np.int64)
@@ -252,19 +260,18 @@ class Device:
         texts = []
         for i in member.tolist():
             row = lives[i]
-            words = [int(row[n]) for n in ("role", "owner")]
-            dead = -1 if self._died[i] < 0 else 0
             fact = _Fact(
-                *words,
-                dead,
-                -1,
-                int(row["died_phase"]),
-                int(row["reason"]),
-                int(row["phase"]),
-                int(row["flags"]),
-                int(row["module"]),
-                int(row["op"]),
-                int(row["died_in_op"]),
+                role=int(row["role"]),
+                owner=int(row["owner"]),
+                died_event=-1 if self._died[i] < 0 else 0,
+                died_step=-1,  # of the same step as far as the words go
+                died_phase=int(row["died_phase"]),
+                reason=int(row["reason"]),
+                phase=int(row["phase"]),
+                flags=int(row["flags"]),
+                module=int(row["module"]),
+                op=int(row["op"]),
+                died_in_op=int(row["died_in_op"]),
             )
             texts.append(self.names.text(teller.tell(fact, End(*end[i].tolist()))))
         return np.array(texts, np.int64)[group] if len(group) else group
@@ -468,7 +475,9 @@ def segment_pieces(events: Rows) -> list[tuple[int, int, int, int, int, int]]:
             seeded = SEEDED if kind == _SEED else 0
             mapped = kind == _MAP or (seeded and flags & _PENDING)
             live[address] = size, row, seeded | (MAPPED if mapped else 0), stream
-    done += [(a, s, born, -1, seed, stream) for a, (s, born, seed, stream) in live.items()]
+    done += [
+        (a, s, born, -1, seed, stream) for a, (s, born, seed, stream) in live.items()
+    ]
     return [piece for piece in done if piece[1]]
 
 

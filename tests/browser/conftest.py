@@ -32,7 +32,10 @@ def chromium() -> str | None:
 
 def why_not() -> str:
     """Return what is missing for these tests; ``""``: nothing."""
-    modules = {"playwright": "playwright", "axe_playwright_python": "axe-playwright-python"}
+    modules = {
+        "playwright": "playwright",
+        "axe_playwright_python": "axe-playwright-python",
+    }
     missing = [
         package
         for name, package in modules.items()
@@ -43,7 +46,9 @@ def why_not() -> str:
     return ", ".join(missing)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Skip the browser's tests where there is no browser."""
     mine = [
         item
@@ -107,7 +112,9 @@ class Opened:
         """Open a report and wait until it is there."""
         self.page.goto("about:blank")
         self.page.goto(f"{path.as_uri()}{state}")
-        self.wait("Boolean(window.memprof && (memprof.ready || memprof.errors().length))")
+        self.wait(
+            "Boolean(window.memprof && (memprof.ready || memprof.errors().length))"
+        )
         assert self.js("memprof.ready"), self.js("memprof.errors()")
         self.settle()
 

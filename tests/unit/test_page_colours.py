@@ -141,7 +141,9 @@ def test_ciede2000_agrees_with_its_authors_data():
         ((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514), 0.9082),
         ((22.7233, 20.0904, -46.694), (23.0331, 14.973, -42.5619), 2.0373),
     ):
-        assert ciede2000(np.array(one), np.array(other)) == pytest.approx(known, abs=1e-4)
+        assert ciede2000(np.array(one), np.array(other)) == pytest.approx(
+            known, abs=1e-4
+        )
 
 
 def test_every_category_has_a_colour_and_a_place():

@@ -38,9 +38,7 @@ def unpacked(data: bytes) -> tuple[dict[str, np.ndarray], object]:
         width = np.dtype(dtype).itemsize
         if "p" in one["enc"]:
             planes = [raw[i * one["n"] : (i + 1) * one["n"]] for i in range(width)]
-            raw = bytes(
-                byte for row in zip(*planes, strict=True) for byte in row
-            )
+            raw = bytes(byte for row in zip(*planes, strict=True) for byte in row)
         values = np.frombuffer(raw, dtype)
         if "d" in one["enc"]:
             values = np.cumsum(values, dtype=np.uint32)
@@ -85,7 +83,9 @@ def test_bytes_and_floats_come_back_and_columns_are_aligned():
     assert len(columns["c"]) == 0
 
 
-@pytest.mark.parametrize(("values", "dtype"), [([-1], "u32"), ([2**32], "u32"), ([256], "u8")])
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([-1], "u32"), ([2**32], "u32"), ([256], "u8")]
+)
 def test_what_does_not_fit_is_refused(values, dtype):
     with pytest.raises(OverflowError):
         column("x", values, dtype)
@@ -118,9 +118,7 @@ def test_lives_and_levels_are_the_recordings(seed):
         alive = columns["life"] == ALIVE
         assert np.array_equal(alive, lives["died_event"] < 0)
         death = columns["birth"].astype(np.int64) - 1 + columns["life"]
-        assert np.array_equal(
-            event[death[~alive] + 1], lives["died_event"][~alive]
-        )
+        assert np.array_equal(event[death[~alive] + 1], lives["died_event"][~alive])
         texts = names.texts
         for key, field in (("op", "op"), ("owner", "owner"), ("region", "region")):
             said = [texts[i] for i in columns[f"s_{key}"][columns["site"]]]
@@ -240,7 +238,7 @@ def test_the_table_without_script_adds_up():
 def test_core_is_small_and_names_the_peak():
     recording = load(GOLDEN / "checkpointed.memprof")
     blocks = blocks_of(html.page(recording))
-    assert list(blocks)[0] == "core"
+    assert next(iter(blocks)) == "core"
     columns, meta = unpacked(blocks["core"])
     peak = recording.peak()
     opened = meta["devices"][meta["opened"]]

@@ -30,7 +30,7 @@ function onKey(event) {
     d: () => pan(0.2 * span),
     arrowleft: () => setCursor(view.cursor - (event.shiftKey ? 100 : 1), true),
     arrowright: () => setCursor(view.cursor + (event.shiftKey ? 100 : 1), true),
-    "[": () => setCursor(end[clamp(0, lastBefore(end, view.cursor), begin.length - 1)] ?? view.cursor, true),
+    "[": () => setCursor(end[lastBefore(end, view.cursor)] ?? begin[0] ?? view.cursor, true),
     "]": () => setCursor(end[clamp(0, lastAtMost(end, view.cursor) + 1, begin.length - 1)] ?? view.cursor, true),
     p: () => (event.shiftKey ? nextPeak() : setCursor(device.meta.peak.event, true)),
     "/": () => byId("query").focus(),

@@ -154,7 +154,8 @@ function change(patch) {
   later(onlyCursor ? "over" : "overview");
   // What does not depend on the cursor is not drawn anew for it.
   if (!("cursor" in patch && onlyCursor) || ["cursor", "frag", "all", "lanes"].includes(view.tab)) later("tab");
-  saveState("tab" in patch || "q" in patch || "d" in patch || "cursor" in patch);
+  if ("tab" in patch || "q" in patch || "d" in patch) saveState(true);
+  else saveSoon("cursor" in patch);
 }
 
 function search() {
@@ -275,6 +276,7 @@ function stateText() {
 /** @param {boolean} push */
 function saveState(push) {
   clearTimeout(saveSoon.timer);
+  saveSoon.push = false;
   const text = stateText();
   if (text === location.hash) return;
   try { // a notebook's frame has no address of its own
@@ -283,11 +285,14 @@ function saveState(push) {
   } catch (error) { /* then the state is not kept */ }
 }
 
-function saveSoon() {
+/** A key held down moves through many states: the last one is kept. @param {boolean} [push] */
+function saveSoon(push) {
   clearTimeout(saveSoon.timer);
-  saveSoon.timer = setTimeout(() => saveState(false), 300);
+  saveSoon.push = saveSoon.push || Boolean(push);
+  saveSoon.timer = setTimeout(() => saveState(saveSoon.push), 300);
 }
 /** @type {any} */ saveSoon.timer = 0;
+saveSoon.push = false;
 
 async function loadState() {
   const parts = new URLSearchParams(location.hash.slice(1));

@@ -2,7 +2,7 @@
 // view shows comes from here; every answer is exact.
 
 const BLOCK = 256; // events in a block of the pyramid
-const EXACT = 400000; // so many events are replayed rather than looked up in blocks
+const EXACT = 150000; // so many events are replayed rather than looked up in blocks
 const ALIVE = 0xffffffff;
 
 /** Texts, frames and stacks that all devices share. */

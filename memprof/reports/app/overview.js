@@ -40,21 +40,40 @@ function columnsOf(device, v0, v1, n, byTime) {
     }
   };
   if (last - first <= EXACT) {
-    if (first <= last) {
-      device.replay(first, last, (e, total, now) => {
-        const c = clamp(column, of(e), n - 1);
-        if (c > column) enter(c);
-        if (total > out.total[c]) {
-          out.total[c] = total;
-          out.event[c] = e;
-          for (let k = 0, at = c * K; k < K; k++) out.parts[at + k] = now[k];
-        }
-        if (total < out.low[c]) out.low[c] = total;
-        for (let k = 0; k < K; k++) carry[k] = now[k];
+    // As Device.replay, but for what only the first event of a column needs.
+    const { nA, birth, death, deaths, si, sizes, cat } = device;
+    let b = first > 0 ? lastAtMost(birth, first) + 1 : device.old;
+    let d = device.nextDeath[Math.floor(first / BLOCK)];
+    while (d < nA && death[deaths[d]] < first) d++;
+    let total = carried;
+    const { total: tops, low: lows, parts, event: events } = out;
+    for (let e = first; e <= last; e++) {
+      let c = of(e);
+      if (c > column) {
+        if (c >= n) c = n - 1;
         carried = total;
-        carriedEvent = e;
-      });
+        carriedEvent = e - 1;
+        enter(c);
+      } else c = column;
+      for (; d < nA && death[deaths[d]] === e; d++) {
+        const a = deaths[d], s = sizes[si[a]];
+        carry[cat[a]] -= s;
+        total -= s;
+      }
+      for (; b < nA && birth[b] === e + 1; b++) {
+        const s = sizes[si[b]];
+        carry[cat[b]] += s;
+        total += s;
+      }
+      if (total > tops[c]) {
+        tops[c] = total;
+        events[c] = e;
+        for (let k = 0, at = c * K; k < K; k++) parts[at + k] = carry[k];
+      }
+      if (total < lows[c]) lows[c] = total;
     }
+    carried = total;
+    carriedEvent = Math.max(last, first - 1);
   } else {
     out.exact = false;
     const { topTotal, topEvent, topParts, endParts, endTotal, lowTotal } = device;

@@ -24,7 +24,7 @@ class CompareTab {
       { title: "before", number: true, cell: (i) => size(shown[i][7], 4), text: (i) => String(shown[i][7]) },
       { title: "now", number: true, cell: (i) => size(shown[i][5], 4), text: (i) => String(shown[i][5]) },
       { title: "blocks", number: true, sort: false, cell: (i) => `${shown[i][8]} › ${shown[i][6]}`, text: (i) => `${shown[i][8]}>${shown[i][6]}` },
-      { title: "", sort: false, cell: (i) => kind(shown[i]), text: (i) => kind(shown[i]) },
+      { title: "how", sort: false, cell: (i) => kind(shown[i]), text: (i) => kind(shown[i]) },
       { title: "category", sort: false, cell: (i) => (meta.categories.includes(shown[i][0]) ? swatch(shown[i][0]) : shown[i][0]), text: (i) => shown[i][0] },
       ...["module", "op", "where", "shape"].map((title, k) => ({ title, sort: false, wide: true, cell: (i) => shown[i][k + 1] || "–", text: (i) => shown[i][k + 1] })),
     ];
