@@ -123,7 +123,7 @@ class StairsTab {
         g.fillRect(x + (w - thin) / 2, y - step.spike * up, thin, step.spike * up);
       }
       if (step.back) {
-        g.fillStyle = colours.autograd_detail;
+        g.fillStyle = colours.muted;
         g.fillRect(x, floor, w, step.back * down);
       }
       put(x, box.y, dx, box.h, `${step.name}\nretained ${size(step.kept, 4)}\ntransient ${size(step.spike)}\n`
