@@ -31,6 +31,7 @@ help:
 	@echo "make bench-gpu      benchmarks on a GPU"
 	@echo "make lint           clang-format, clang-tidy, ruff, mypy"
 	@echo "make format         let clang-format and ruff rewrite the files"
+	@echo "make browser-tools  what the tests of the report need, chromium aside"
 	@echo "make asan           C tests under AddressSanitizer and UBSan, leaks included"
 	@echo "make tsan           C tests under ThreadSanitizer"
 	@echo "make core-test      core and torch-free tests for PYTHON=python3.12, say"
@@ -41,9 +42,9 @@ help:
 	@echo
 	@echo "Variables: PYTHON VENV TORCH PYTEST_ARGS ARGS (head of the Makefile)"
 
-.PHONY: help demo test test-gpu plugin-test bench bench-gpu lint format asan tsan \
-        core-test core-test-all core-test-in consumers consumers-in build \
-        build-core clean clean-all
+.PHONY: help demo test test-gpu plugin-test browser-tools bench bench-gpu lint \
+        format asan tsan core-test core-test-all core-test-in consumers \
+        consumers-in build build-core clean clean-all
 
 # ---- environment and build ------------------------------------------------
 
@@ -126,6 +127,12 @@ plugin-test: build
 	if [ -n "$$failed" ]; then \
 	    echo "plugin-test failed under pytest$$failed" >&2; exit 1; \
 	fi
+
+# Chromium itself is Debian's: apt-get install chromium.
+browser-tools: $(DEPS)
+	@$(VPY) tools/bootstrap.py $(VENV) --browser
+	@command -v chromium >/dev/null || \
+	    echo "now install the browser: apt-get install chromium"
 
 bench: build
 	@$(VPY) benchmarks/hook.py
@@ -290,6 +297,11 @@ lint: $(LINT_DEPS)
 	check "ruff check" $(VPY) -m ruff check --output-format concise $(PY_FILES); \
 	check "ruff format" $(VPY) -m ruff format --check $(PY_FILES); \
 	check "mypy" $(VPY) -m mypy; \
+	if command -v tsc >/dev/null; then \
+	    check "tsc" tsc -p memprof/reports/app/tsconfig.json; \
+	else \
+	    echo "tsc: not here (Debian: node-typescript), the page's script unchecked"; \
+	fi; \
 	if [ -n "$$failed" ]; then echo "lint failed:$${failed%,}" >&2; exit 1; fi; \
 	echo "lint: clean"
 

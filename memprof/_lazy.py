@@ -22,6 +22,7 @@ PLACES = {
     "compare": "memprof.comparison",
     "device_totals": "memprof.totals",
     "load": "memprof.recording",
+    "load_ipython_extension": "memprof.integrations.jupyter",
     "profile": "memprof.profiler",
     "tensorboard_trace_handler": "memprof.export",
     "why": "memprof.alive",

@@ -420,6 +420,15 @@ class OperatorAverages(Sequence[OperatorAverage]):
             text[:0] = ["=" * total, str(header)]
         return "\n".join(text + self._notes(len(shown), len(rows))) + "\n"
 
+    def _repr_html_(self) -> str:
+        """Show the 30 largest in a notebook: a static table, all escaped."""
+        from memprof.reports.static import html_table
+
+        rows = self._sorted("self_alloc_bytes")
+        cells = [self._cells(row, 120) for row in rows[:30]]
+        notes = self._notes(len(cells), len(rows))
+        return html_table(self._titles(), cells, notes, words=2)
+
     def _sorted(self, sort_by: str | None) -> list[OperatorAverage]:
         if sort_by is None:
             return list(self._rows)

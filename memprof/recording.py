@@ -679,6 +679,59 @@ class Recording(Texts, Exports, Outputs):
             raise ValueError(f"group_by_stack_n={frames}: a number of frames, or 0")
         return OperatorAverages(self, self._device(device), min(frames, 2**32 - 1))
 
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        device: object = None,
+        *,
+        paths: str = "relative",
+        source: bool = False,
+        compress: bool = True,
+        compare: Recording | None = None,
+    ) -> None:
+        """Write the report: one HTML file, to be opened without a network.
+
+        Args:
+            path: the file; one that is there is replaced.
+            device: only that device; None: all, opening on the one in use.
+            paths: of source files: ``"relative"`` to packages, without the home
+                folder; ``"full"``; ``"hash"``.
+            source: put the lines of source that stacks lead to into it.
+            compress: False: for browsers that cannot unpack.
+            compare: the run before, for the tab Compare.
+
+        Raises:
+            OSError: the file cannot be written.
+            MemprofError: the recording is too large for a page.
+            ValueError: no such device, or PATHS is none of these.
+        """
+        from memprof.reports.html import write
+
+        write(
+            self,
+            path,
+            device,
+            paths=paths,
+            source=source,
+            compress=compress,
+            compare=compare,
+        )
+
+    def export_html(self, path: str | os.PathLike[str], device: object = None) -> None:
+        """Write the report as ``report`` does, under the name of the exports."""
+        self.report(path, device)
+
+    def show(self, device: object = None, *, height: int = 600) -> Any:
+        """Return the report for a notebook, where it is shown in place.
+
+        Args:
+            device: see ``report``.
+            height: of the frame, in pixels.
+        """
+        from memprof.integrations.jupyter import Shown
+
+        return Shown(self, device, height)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to PATH, whole or not at all; labels included.
 
@@ -725,6 +778,14 @@ class Recording(Texts, Exports, Outputs):
 
     def _exported(self) -> Recording:
         return self
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, Any]:
+        """Show a notebook the summary, as a static table and as JSON."""
+        from memprof.integrations.jupyter import bundle
+
+        return bundle(self, self)
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

@@ -218,6 +218,34 @@ class Results(Exports, Outputs):
             device=device,
         )
 
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        device: object = None,
+        *,
+        paths: str = "relative",
+        source: bool = False,
+        compress: bool = True,
+        compare: Recording | None = None,
+    ) -> None:
+        """See ``Recording.report``."""
+        self.recording.report(
+            path,
+            device,
+            paths=paths,
+            source=source,
+            compress=compress,
+            compare=compare,
+        )
+
+    def export_html(self, path: str | os.PathLike[str], device: object = None) -> None:
+        """See ``Recording.export_html``."""
+        self.recording.export_html(path, device)
+
+    def show(self, device: object = None, *, height: int = 600) -> Any:
+        """See ``Recording.show``."""
+        return self.recording.show(device, height=height)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)
@@ -227,6 +255,18 @@ class Results(Exports, Outputs):
     ) -> None:
         """See ``Recording.export_snapshot``."""
         self.recording.export_snapshot(path, force=force)
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, Any]:
+        """Show a notebook the summary; before anything is recorded, the text."""
+        from memprof.errors import MemprofError
+        from memprof.integrations.jupyter import bundle
+
+        try:
+            return bundle(self, self.recording)
+        except MemprofError:
+            return {"text/plain": repr(self)}
 
     def __getattr__(self, name: str) -> Any:
         """Say what takes the place of an attribute that only torch has.

@@ -48,6 +48,13 @@ PLUGIN_PACKAGES = {
     "pytest_asyncio": "pytest-asyncio",
     "anyio": "anyio",
 }
+# For the report: a browser's driver, an audit, a notebook to execute.
+BROWSER_PACKAGES = {
+    "playwright": "playwright>=1.45",
+    "axe_playwright_python": "axe-playwright-python>=0.1.4",
+    "nbclient": "nbclient>=0.9",
+    "ipykernel": "ipykernel>=6.25",
+}
 # Pinned, so that a newer linter does not turn a green tree red.
 LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}
 
@@ -222,6 +229,14 @@ def set_up_pytest(python: Path, major: str) -> None:
         stop(f"could not install {' '.join(wanted)}")
 
 
+def set_up_browser(python: Path) -> None:
+    """Install what the tests of the report need beside Chromium."""
+    there = can_import(python, list(BROWSER_PACKAGES))
+    missing = [v for k, v in BROWSER_PACKAGES.items() if k not in there]
+    if missing and not pip_install(python, missing):
+        stop(f"could not install {' '.join(missing)}")
+
+
 def main() -> None:
     """Do the set-up."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -241,6 +256,11 @@ def main() -> None:
         "--lint", action="store_true", help="only put the linters into VENV"
     )
     parser.add_argument(
+        "--browser",
+        action="store_true",
+        help="only put what the tests of the report need into VENV",
+    )
+    parser.add_argument(
         "--pytest",
         metavar="MAJOR",
         help="make VENV like this environment, with that pytest and the plugins that "
@@ -249,6 +269,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.pytest:
         set_up_pytest(make_venv(arguments.venv, with_parent=True), arguments.pytest)
+        return
+    if arguments.browser:
+        set_up_browser(arguments.venv / "bin" / "python")
         return
     if arguments.lint:
         set_up_lint(arguments.venv / "bin" / "python")

@@ -1,0 +1,620 @@
+// The state of the page, what changes it, and how its parts are put together.
+
+/** @type {any} */ let meta = null;
+/** @type {any} */ let core = null;
+/** @type {Names | null} */ let names = null;
+/** @type {(Device | null)[]} */ const devices = [];
+/** Frame times, the last 120. @type {number[]} */ const frameTimes = [];
+/** @type {number[][]} */ const undo = [];
+let ready = false;
+
+/** @type {any} */
+const view = {
+  d: 0, cursor: -1, /** @type {number | null} */ b: null, v0: 0, v1: 1, byTime: true, tab: "cursor", q: "",
+  /** @type {{mask: Uint8Array, count: number, level?: Float64Array} | null} */ hits: null,
+  problem: "", group: "blame", blame: "allocated", depth: 2, marked: false, theme: "",
+};
+
+/** @type {Overview} */ let overview;
+/** @type {Record<string, any>} */ const tabs = {};
+const TAB_NAMES = { cursor: "At cursor", stairs: "Staircase", leaks: "Leaks", compare: "Compare", lanes: "Lanes",
+  frag: "Fragmentation", all: "All allocations" };
+
+const current = () => devices[view.d] || null;
+
+/** @param {Device} device @returns {[number, number]} */
+function wholeView(device) {
+  if (!view.byTime) return [0, Math.max(device.nE, 1)];
+  return [0, Math.max(device.nE ? device.t[device.nE - 1] : 1, 1)];
+}
+
+// ---- drawing, only ever in a frame -------------------------------------------------
+
+/** @type {Set<any>} */ const waiting = new Set();
+let asked = 0;
+
+/** @param {any} what "overview", "over", "tab", or a table */
+function later(what) {
+  waiting.add(what);
+  if (!asked) asked = requestAnimationFrame(frame);
+}
+
+function frame() {
+  asked = 0;
+  const began = performance.now();
+  const work = [...waiting];
+  waiting.clear();
+  try {
+    if (work.includes("overview")) overview.draw();
+    else if (work.includes("over")) overview.drawOver();
+    if (work.includes("tab") && current()) tabs[view.tab].render();
+    else if (work.includes("overview") && view.tab === "lanes" && current()) tabs.lanes.draw();
+    for (const table of work) if (table instanceof Table && table.box.isConnected) table.draw();
+    if (work.includes("overview") || work.includes("tab")) showStatus();
+  } catch (error) {
+    problem(error);
+  }
+  frameTimes.push(performance.now() - began);
+  if (frameTimes.length > 120) frameTimes.shift();
+}
+
+/** Tell those who listen, not too often. @param {string} text */
+function say(text) {
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { byId("live").textContent = text; }, 150);
+}
+/** @type {any} */ say.timer = 0;
+
+// ---- what changes the state --------------------------------------------------------
+
+/** @param {number} v0 @param {number} v1 @param {boolean} [save] */
+function setView(v0, v1, save) {
+  const device = current();
+  if (!device || !(v1 > v0)) return;
+  const [low, high] = wholeView(device);
+  const least = Math.max((high - low) / 1e7, view.byTime ? 1 : 4);
+  const span = clamp(Math.min(least, high - low), v1 - v0, high - low);
+  const middle = (v0 + v1) / 2;
+  view.v0 = clamp(low, middle - span / 2, high - span);
+  view.v1 = view.v0 + span;
+  later("overview");
+  if (save) saveState(true);
+  else saveSoon();
+}
+
+/** @param {number} v0 @param {number} v1 */
+function pushView(v0, v1) {
+  undo.push([v0, v1, Number(view.byTime)]);
+  if (undo.length > 100) undo.shift();
+}
+
+function undoView() {
+  const last = undo.pop();
+  const device = current();
+  if (!device) return;
+  if (last && Boolean(last[2]) === view.byTime) setView(last[0], last[1], true);
+  else setView(...wholeView(device), true);
+}
+
+let zooming = 0;
+/** @param {number} at @param {number} factor */
+function zoom(at, factor) {
+  const now = performance.now();
+  if (now - zooming > 600) pushView(view.v0, view.v1);
+  zooming = now;
+  setView(at - (at - view.v0) * factor, at + (view.v1 - at) * factor);
+}
+
+/** @param {number} by */
+const pan = (by) => setView(view.v0 + by, view.v1 + by);
+
+/** @param {number} k place of a step */
+function zoomToStep(k) {
+  const device = /** @type {Device} */ (current()), s = device.meta.steps;
+  pushView(view.v0, view.v1);
+  const [from, to] = view.byTime ? [s.us[k], s.end_us[k]] : [s.begin[k], s.end[k] + 1];
+  const edge = (to - from) * 0.03;
+  setView(from - edge, to + edge, true);
+}
+
+/** @param {number} event @param {boolean} [show] bring it into view */
+function setCursor(event, show) {
+  const device = current();
+  if (!device) return;
+  change({ cursor: clamp(-1, event, device.nE - 1) });
+  const at = view.byTime ? device.at(view.cursor) : view.cursor;
+  if (show && (at < view.v0 || at > view.v1)) {
+    const half = (view.v1 - view.v0) / 2;
+    setView(at - half, at + half);
+  }
+}
+
+/** Change the state and draw what depends on it. @param {any} patch */
+function change(patch) {
+  const device = current();
+  const axis = "byTime" in patch && patch.byTime !== view.byTime;
+  const shown = device && axis ? [view.v0, view.v1] : null;
+  Object.assign(view, patch);
+  if (device && shown) { // keep what is in view
+    const to = view.byTime ? (/** @type {number} */ e) => device.at(clamp(-1, Math.floor(e), device.nE - 1))
+      : (/** @type {number} */ t) => lastAtMost(device.t, t);
+    const [from, until] = shown.map(to);
+    undo.length = 0;
+    setView(from, Math.max(until, from + 1));
+  }
+  if ("q" in patch || "d" in patch || ("cursor" in patch && /alive:cursor/.test(view.q))) search();
+  if ("theme" in patch || "marked" in patch) paintTheme();
+  if ("tab" in patch) showTab();
+  if ("cursor" in patch && device) {
+    const { total } = device.totals(view.cursor);
+    say(`cursor at ${time(device.at(view.cursor))}, ${size(total, 4)} allocated`);
+  }
+  syncControls();
+  const onlyCursor = Object.keys(patch).length === 1 && ("cursor" in patch || "b" in patch) && !/alive:cursor/.test(view.q);
+  later(onlyCursor ? "over" : "overview");
+  // What does not depend on the cursor is not drawn anew for it.
+  if (!("cursor" in patch && onlyCursor) || ["cursor", "frag", "all", "lanes"].includes(view.tab)) later("tab");
+  if ("tab" in patch || "q" in patch || "d" in patch) saveState(true);
+  else saveSoon("cursor" in patch);
+}
+
+function search() {
+  const device = current();
+  view.hits = null;
+  view.problem = "";
+  if (!device || !view.q.trim()) return;
+  try {
+    view.hits = filtered(device, view.q, view.cursor);
+  } catch (error) {
+    if (!(error instanceof FilterError)) throw error;
+    view.problem = error.message;
+  }
+}
+
+/** Bytes of the hits after each event; [0]: before the first. @param {Device} device */
+function hitLevels(device) {
+  const hits = /** @type {NonNullable<typeof view.hits>} */ (view.hits);
+  if (!hits.level) {
+    const level = hits.level = new Float64Array(device.nE + 2);
+    for (let a = 0; a < device.nA; a++) {
+      if (!hits.mask[a]) continue;
+      const s = device.bytes(a);
+      level[device.birth[a]] += s;
+      level[device.death[a] + 1] -= s;
+    }
+    for (let e = 1; e < level.length; e++) level[e] += level[e - 1];
+  }
+  return hits.level;
+}
+
+/** @param {boolean} back */
+function nextHit(back) {
+  const device = /** @type {Device} */ (current());
+  if (!view.hits) return say("no search");
+  const mask = view.hits.mask, n = device.nA;
+  let a = back ? lastBefore(device.birth, view.cursor + 1) : lastAtMost(device.birth, view.cursor + 1) + 1;
+  for (let i = 0; i < n; i++, a += back ? -1 : 1) {
+    a = (a + n) % n;
+    if (mask[a] && device.birth[a]) {
+      setCursor(device.birth[a] - 1, true);
+      showDetail(device, a, null);
+      return undefined;
+    }
+  }
+  return say("no hits");
+}
+
+/** The highest event of events FROM to TO. @param {Device} device */
+function highest(device, from, to) {
+  let best = -1, event = from;
+  const see = (/** @type {number} */ e, /** @type {number} */ total) => {
+    if (total > best) {
+      best = total;
+      event = e;
+    }
+  };
+  const first = Math.ceil(from / BLOCK), last = Math.floor((to + 1) / BLOCK);
+  if (first >= last) device.replay(from, to, see);
+  else {
+    if (from < first * BLOCK) device.replay(from, first * BLOCK - 1, see);
+    for (let b = first; b < last; b++) see(device.topEvent[b], device.topTotal[b]);
+    if (last * BLOCK <= to) device.replay(last * BLOCK, to, see);
+  }
+  return event;
+}
+
+function nextPeak() {
+  const device = /** @type {Device} */ (current());
+  const { begin, end } = device.meta.steps;
+  if (begin.length) {
+    const peaks = begin.map((/** @type {number} */ b, /** @type {number} */ k) => highest(device, Math.max(b, 0), end[k]));
+    const next = peaks.find((/** @type {number} */ e) => e > view.cursor);
+    return setCursor(next === undefined ? peaks[0] : next, true);
+  }
+  // Without steps: a block that is higher than all within some way of it.
+  const way = Math.max(1, Math.floor(device.blocks / 50)), tops = device.topTotal;
+  const isPeak = (/** @type {number} */ b) => {
+    for (let i = Math.max(0, b - way); i <= Math.min(device.blocks - 1, b + way); i++) if (tops[i] > tops[b]) return false;
+    return true;
+  };
+  for (let i = 0, b = Math.floor(Math.max(view.cursor, 0) / BLOCK); i <= device.blocks; i++, b++) {
+    const k = b % device.blocks;
+    if (isPeak(k) && device.topEvent[k] !== view.cursor && (i > 0 || device.topEvent[k] > view.cursor)) return setCursor(device.topEvent[k], true);
+  }
+  return undefined;
+}
+
+function nextGroup() {
+  const select = document.querySelector("[data-testid=group]");
+  const known = select instanceof HTMLSelectElement ? [...select.options].map((o) => o.value) : ["blame"];
+  change({ tab: "cursor", group: known[(known.indexOf(view.group) + 1) % known.length] });
+  say(`grouped by ${view.group}`);
+}
+
+// ---- the address keeps the state ---------------------------------------------------
+
+function stateText() {
+  const device = current();
+  const parts = new URLSearchParams();
+  parts.set("d", String(view.d));
+  if (device) {
+    parts.set("t", view.cursor === device.meta.peak.event ? "peak" : String(device.number(view.cursor)));
+    if (view.b !== null) parts.set("b", String(device.number(view.b)));
+    const whole = wholeView(device);
+    if (view.v0 > whole[0] || view.v1 < whole[1]) parts.set("v", `${view.v0.toFixed(1)}~${view.v1.toFixed(1)}`);
+  }
+  if (!view.byTime) parts.set("axis", "event");
+  parts.set("tab", view.tab);
+  if (view.q) parts.set("q", view.q);
+  if (view.group !== "blame") parts.set("group", view.group);
+  if (view.blame !== "allocated") parts.set("blame", view.blame);
+  if (view.theme) parts.set("theme", view.theme);
+  if (view.marked) parts.set("patterns", "1");
+  return `#${parts}`;
+}
+
+/** @param {boolean} push */
+function saveState(push) {
+  clearTimeout(saveSoon.timer);
+  saveSoon.push = false;
+  const text = stateText();
+  if (text === location.hash) return;
+  try { // a notebook's frame has no address of its own
+    if (push) history.pushState(null, "", text);
+    else history.replaceState(null, "", text);
+  } catch (error) { /* then the state is not kept */ }
+}
+
+/** A key held down moves through many states: the last one is kept. @param {boolean} [push] */
+function saveSoon(push) {
+  clearTimeout(saveSoon.timer);
+  saveSoon.push = saveSoon.push || Boolean(push);
+  saveSoon.timer = setTimeout(() => saveState(saveSoon.push), 300);
+}
+/** @type {any} */ saveSoon.timer = 0;
+saveSoon.push = false;
+
+async function loadState() {
+  const parts = new URLSearchParams(location.hash.slice(1));
+  const d = Number(parts.get("d") ?? meta.opened);
+  view.d = Number.isInteger(d) && meta.devices[d] ? d : meta.opened;
+  await loadDevice(view.d);
+  const device = current();
+  if (!device) return;
+  view.byTime = parts.get("axis") !== "event";
+  const t = parts.get("t");
+  const event = (/** @type {string | null} */ text) => (text === null || text === "" || Number.isNaN(Number(text)) ? null : device.ofRecording(Number(text)));
+  view.cursor = event(t === "peak" ? null : t) ?? device.meta.peak.event;
+  view.b = event(parts.get("b"));
+  const tab = parts.get("tab") || "cursor";
+  view.tab = shownTabs().includes(tab) ? tab : "cursor";
+  view.q = parts.get("q") || "";
+  const group = parts.get("group") || "blame";
+  view.group = GROUPS.includes(group) ? group : "blame";
+  const blame = parts.get("blame") || "allocated";
+  view.blame = Object.hasOwn(BLAME, blame) && (blame !== "saved" || device.fate) ? blame : "allocated";
+  view.theme = parts.get("theme") === "dark" ? "dark" : parts.get("theme") === "light" ? "light" : "";
+  view.marked = parts.get("patterns") === "1";
+  [view.v0, view.v1] = wholeView(device);
+  const range = (parts.get("v") || "").split("~").map(Number);
+  if (range.length === 2 && range[1] > range[0]) setView(range[0], range[1]);
+  paintTheme();
+  search();
+  showTab();
+  showHeadline();
+  syncControls();
+  later("overview");
+  later("tab");
+}
+
+// ---- parts -------------------------------------------------------------------------
+
+function paintTheme() {
+  if (view.theme) document.documentElement.setAttribute("data-theme", view.theme);
+  else document.documentElement.removeAttribute("data-theme");
+  readColours();
+  document.documentElement.classList.toggle("patterns", view.marked);
+  if (overview) overview.miniKey = "";
+}
+
+const isDark = () => (view.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function shownTabs() {
+  const device = current();
+  return Object.keys(TAB_NAMES).filter((name) => {
+    if (name === "stairs") return device && device.meta.stairs;
+    if (name === "compare") return Boolean(meta.compare);
+    if (name === "lanes" || name === "frag") return device && device.addr;
+    return true;
+  });
+}
+
+function showTab() {
+  if (!shownTabs().includes(view.tab)) view.tab = "cursor";
+  byId("tabs").replaceChildren(...shownTabs().map((name) => h("button", {
+    role: "tab", id: `tab-${name}`, test: `tab-${name}`, "aria-selected": name === view.tab, "aria-controls": "panel",
+    tabindex: name === view.tab ? 0 : -1, onclick: () => change({ tab: name }),
+  }, TAB_NAMES[/** @type {"all"} */ (name)])));
+  byId("panel").setAttribute("aria-labelledby", `tab-${view.tab}`);
+  byId("panel").replaceChildren(tabs[view.tab].element);
+}
+
+/** @param {KeyboardEvent} event */
+function tabKeys(event) {
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!by) return;
+  event.preventDefault();
+  const known = shownTabs();
+  change({ tab: known[(known.indexOf(view.tab) + by + known.length) % known.length] });
+  byId(`tab-${view.tab}`).focus();
+}
+
+function syncControls() {
+  const set = (/** @type {string} */ id, /** @type {boolean} */ on) => byId(id)?.setAttribute("aria-pressed", String(on));
+  set("axis-time", view.byTime);
+  set("axis-event", !view.byTime);
+  set("marked", view.marked);
+  const query = byId("query");
+  if (query && document.activeElement !== query) query.value = view.q;
+  const select = byId("device");
+  if (select) select.value = String(view.d);
+  const theme = byId("theme");
+  if (theme) theme.textContent = isDark() ? "Light" : "Dark";
+}
+
+function showHeadline() {
+  const device = /** @type {Device} */ (current()), peak = device.meta.peak, d = device.meta;
+  const figure = (title, text, note, go, test) => h("div.figure", {}, h("span.title", {}, title),
+    go ? h("button.big", { onclick: go, test, title: "show in the overview" }, text) : h("span.big", { test }, text), h("span.muted", {}, note));
+  const toPeak = () => setCursor(peak.event, true);
+  const alive = device.totals(device.nE - 1).total;
+  const parts = [
+    figure("peak allocated", size(peak.bytes, 4), `${count(peak.bytes)} bytes`, toPeak, "figure-peak"),
+    peak.reserved === null ? null : figure("reserved then", size(peak.reserved, 4), `${size(peak.reserved - peak.bytes)} rounding and cache`,
+      () => { change({ tab: device.addr ? "frag" : "cursor" }); toPeak(); }, "figure-reserved"),
+    figure("at the end", size(alive, 4), "still allocated", () => setCursor(device.nE - 1, true), "figure-end"),
+    figure("steps", d.steps.number.length ? count(d.steps.number.length) : "none", d.steps.number.length ? `numbers ${d.steps.number[0]} to ${d.steps.number[d.steps.number.length - 1]}` : "not marked", null, "figure-steps"),
+    figure("out of memory", d.notes.some((/** @type {string} */ n) => n.startsWith("out of memory")) ? `${device.oom.length}×` : "no", "", device.oom.length ? () => setCursor(device.oom[0], true) : null, "figure-oom"),
+    d.total_bytes ? figure("device", size(d.total_bytes), `peak is ${peak.bytes / d.total_bytes < 0.001 ? "less than 0.1" : percent(peak.bytes, d.total_bytes)} %`, null, "figure-device") : null,
+  ];
+  const opened = view.d === meta.opened;
+  const holders = opened ? meta.holders.filter((/** @type {any} */ row) => !row.rest) : [];
+  const quoted = (/** @type {string} */ key, /** @type {string} */ text) => (text ? ` ${key}:"${text}"` : "");
+  byId("headline").replaceChildren(
+    h("h1", { test: "sentence" }, opened ? meta.sentence : `Peak ${size(peak.bytes, 4)} on ${d.name}`),
+    h("div.figures", {}, parts),
+    holders.length ? h("div.holders", {}, h("h2", {}, "Largest at the peak"), h("ol", {}, holders.map((/** @type {any} */ row) => h("li", {},
+      h("button.link", { onclick: () => { setCursor(peak.event, true); change({ tab: "cursor", q: `cat:${row.category}${quoted("module", row.module)}${quoted("op", row.op)}${quoted("line", row.line)} alive:peak` }); } },
+        `${size(row.bytes)} ${words(row.category)}`), ` ${[row.module, row.op, row.line || row.owner].filter(Boolean).join(" · ")} `,
+      h("span.muted", {}, `${percent(row.bytes, peak.bytes)} %, ${counted(row.count, "block")}`))))) : "");
+  const all = [...meta.notes, ...d.notes];
+  const serious = /dropped|cut|damaged|behind the last|out of memory|left out/;
+  const loud = all.filter((note) => serious.test(note)), quiet = all.filter((note) => !serious.test(note));
+  byId("notes").replaceChildren(
+    loud.length ? h("ul.loud", { test: "warnings" }, loud.map((note) => h("li", {}, note))) : "",
+    quiet.length ? h("details", { test: "notes" }, h("summary", {}, `${counted(quiet.length, "thing")} to know about this recording`), h("ul", {}, quiet.map((note) => h("li", {}, note)))) : "");
+}
+
+function showStatus() {
+  const device = current();
+  if (!device) return;
+  const shown = view.byTime ? `${time(view.v0)} – ${time(view.v1)}` : `events ${count(Math.round(view.v0))} – ${count(Math.round(view.v1))}`;
+  const how = overview.columns && !overview.columns.exact ? "each column = the highest of its events" : "each event looked at";
+  byId("status").replaceChildren(
+    h("span", {}, counted(device.nA, "allocation")), h("span", {}, `${counted(device.nE, "event")}, nothing folded`),
+    h("span", { test: "range" }, `${shown} (${how})`));
+  let text = view.problem;
+  if (view.hits) {
+    const level = hitLevels(device)[view.cursor + 1];
+    text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor`;
+  }
+  const out = byId("found");
+  if (out.textContent !== text) out.textContent = text;
+  out.classList.toggle("wrong", Boolean(view.problem));
+  overview.canvas.setAttribute("aria-label", `memory by category over ${view.byTime ? "time" : "events"}, ${shown}; peak ${size(device.meta.peak.bytes, 4)}; `
+    + `cursor at ${time(device.at(view.cursor))}, ${size(device.totals(view.cursor).total, 4)} allocated`);
+  const twin = byId("twin");
+  if (twin.open) fillTwin(twin);
+}
+
+/** The overview as a table. @param {HTMLElement} twin */
+function fillTwin(twin) {
+  const device = /** @type {Device} */ (current());
+  const n = 24, cols = columnsOf(device, view.v0, view.v1, n, view.byTime), K = device.K;
+  const used = STACKING.filter((name) => { const k = device.categories.indexOf(name); return cols.parts.some((bytes, i) => i % K === k && bytes > 0); });
+  const part = (i, name) => cols.parts[i * K + device.categories.indexOf(name)];
+  const columns = [{ title: "highest at", number: true, cell: (i) => time(device.at(cols.event[i])), text: (i) => String(device.number(cols.event[i])) },
+    { title: "allocated", number: true, cell: (i) => size(cols.total[i], 4), text: (i) => String(cols.total[i]) },
+    ...(device.resBytes ? [{ title: "reserved", number: true, cell: (i) => size(device.reserved(cols.event[i]) || 0, 4), text: (i) => String(device.reserved(cols.event[i])) }] : []),
+    ...used.map((name) => ({ title: words(name), number: true, cell: (i) => size(part(i, name)), text: (i) => String(part(i, name)) }))];
+  const table = new Table({ label: "the overview's range in 24 parts, the highest state of each", test: "twin-table", columns, rows: n });
+  twin.replaceChildren(twin.firstElementChild || "", table.buttons(), table.box);
+}
+
+function savePicture() {
+  const { canvas, over } = overview, sheet = document.createElement("canvas");
+  sheet.width = canvas.width;
+  sheet.height = canvas.height;
+  const g = /** @type {CanvasRenderingContext2D} */ (sheet.getContext("2d"));
+  g.fillStyle = colours.page;
+  g.fillRect(0, 0, sheet.width, sheet.height);
+  g.drawImage(canvas, 0, 0);
+  g.drawImage(over, 0, 0);
+  sheet.toBlob((blob) => {
+    if (!blob) return;
+    const url = URL.createObjectURL(blob);
+    h("a", { href: url, download: "memprof-overview.png" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+  });
+}
+
+function build() {
+  overview = new Overview();
+  Object.assign(tabs, { cursor: new CursorTab(), stairs: new StairsTab(), leaks: new LeaksTab(), compare: new CompareTab(),
+    lanes: new LanesTab(), frag: new FragTab(), all: new AllTab() });
+  const facts = [meta.run, meta.torch && `torch ${meta.torch}`, meta.devices[meta.opened].gpu].filter(Boolean).join(" · ");
+  let typing = 0;
+  byId("app").replaceChildren(
+    h("a.skip", { href: "#panel", onclick: (/** @type {Event} */ e) => { e.preventDefault(); byId("panel").focus(); } }, "Skip to the tabs"),
+    h("header", {}, h("strong", {}, "memprof"), h("span.muted", {}, facts),
+      h("span.gap"),
+      meta.devices.length > 1 ? h("label", {}, "device ", h("select", { id: "device", test: "device", onchange: (/** @type {any} */ e) => switchDevice(Number(e.target.value)) },
+        meta.devices.map((/** @type {any} */ d, /** @type {number} */ i) => h("option", { value: i }, d.name)))) : h("span", {}, meta.devices[0].name),
+      h("button", { id: "marked", test: "patterns", onclick: () => change({ marked: !view.marked }) }, "Patterns"),
+      h("button", { id: "theme", test: "theme", onclick: () => change({ theme: isDark() ? "light" : "dark" }) }, "Dark"),
+      h("button", { test: "open-help", "aria-label": "help", onclick: () => byId("help").showModal() }, "?")),
+    h("main", {},
+      h("div", { id: "alert", role: "alert" }), h("section", { id: "headline" }), h("section", { id: "notes" }),
+      h("section", { "aria-label": "overview" },
+        h("div.toolbar", {},
+          h("span.choice", { role: "group", "aria-label": "axis" },
+            h("button", { id: "axis-time", test: "axis-time", onclick: () => change({ byTime: true }) }, "Time"),
+            h("button", { id: "axis-event", test: "axis-event", onclick: () => change({ byTime: false }) }, "Events")),
+          h("button", { test: "whole", onclick: () => { const d = current(); if (d) { pushView(view.v0, view.v1); setView(...wholeView(d), true); } } }, "Whole run"),
+          h("button", { test: "undo", onclick: undoView }, "Undo zoom"),
+          h("label", {}, "module depth ", h("input", { type: "range", min: 1, max: 8, value: view.depth, test: "depth",
+            oninput: (/** @type {any} */ e) => { view.depth = Number(e.target.value); later("overview"); } })),
+          h("button", { test: "png", onclick: savePicture }, "PNG"),
+          h("span.gap"),
+          h("label.search", {}, h("span.quiet", {}, "filter"), h("input", { id: "query", type: "search", test: "query", spellcheck: "false", autocomplete: "off",
+            placeholder: "filter: cat:activation size>64MiB line:model.py", oninput: (/** @type {any} */ e) => {
+              clearTimeout(typing);
+              typing = setTimeout(() => change({ q: e.target.value }), 120);
+            } })), h("output", { id: "found", test: "found", for: "query" })),
+        overview.element, h("div.legend", { "aria-hidden": "true" }, STACKING.map((name) => swatch(name))),
+        h("details", { id: "twin", test: "twin", ontoggle: () => later("overview") }, h("summary", {}, "Overview as a table"))),
+      h("section", {},
+        h("div", { id: "tabs", role: "tablist", "aria-label": "views", onkeydown: tabKeys }),
+        h("div", { id: "panel", role: "tabpanel", tabindex: -1 }),
+        h("aside", { id: "detail", hidden: true, "aria-label": "details", test: "detail" })),
+      h("div.status", { id: "status", test: "status" }),
+      h("button", { test: "link", onclick: () => { saveState(false); copyText(location.href); } }, "Copy link")),
+    h("div.quiet", { id: "live", "aria-live": "polite" }), helpDialog());
+  document.addEventListener("keydown", onKey);
+  addEventListener("popstate", () => loadState().catch(problem));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => change({ theme: view.theme }));
+  new ResizeObserver(() => {
+    if (overview) overview.miniKey = "";
+    later("overview");
+    if (ready) later("tab");
+  }).observe(overview.element);
+}
+
+/** @param {number} d */
+async function switchDevice(d) {
+  try {
+    await loadDevice(d);
+    const device = /** @type {Device} */ (devices[d]);
+    undo.length = 0;
+    Object.assign(view, { d, b: null });
+    [view.v0, view.v1] = wholeView(device);
+    overview.miniKey = "";
+    change({ d, cursor: device.meta.peak.event, tab: view.tab });
+    showHeadline();
+  } catch (error) {
+    problem(error);
+  }
+}
+
+/** @param {number} d */
+async function loadDevice(d) {
+  if (devices[d]) return;
+  if (!names) {
+    const stacks = await readBlock("stacks");
+    if (!stacks) throw new BlockError("the data block “stacks” is missing");
+    names = new Names(stacks);
+  }
+  const [allocs, events, addr] = [await readBlock(`allocs-${d}`), await readBlock(`events-${d}`), await readBlock(`addr-${d}`)];
+  if (!allocs || !events) throw new BlockError(`the data of ${meta.devices[d].name} is missing`);
+  await new Promise((done) => { setTimeout(done, 0); });
+  devices[d] = new Device(meta.devices[d], allocs, events, addr, names, meta.categories);
+  const now = devices[d];
+  if (now && now.peakTotal !== now.meta.peak.bytes) {
+    throw new BlockError(`the data do not add up: the peak is ${now.peakTotal} bytes here and ${now.meta.peak.bytes} in the recording`);
+  }
+}
+
+/** Say what went wrong, in words. @param {any} error */
+function problem(error) {
+  const text = error instanceof BlockError ? error.message : `memprof's page failed: ${error && error.message}`;
+  errors.push(text);
+  const where = byId("alert") || byId("app");
+  where.replaceChildren(h("p.problem", { test: "problem" }, text, " The table of the peak below needs none of it."));
+  byId("mp-static").classList.remove("done");
+}
+
+async function start() {
+  readColours();
+  core = await readBlock("core");
+  if (!core) throw new BlockError("the data block “core” is missing: the page is not whole");
+  meta = core.meta;
+  view.v1 = Math.max(core.c_us[core.c_us.length - 1] || 1, 1);
+  view.d = meta.opened;
+  build();
+  paintTheme();
+  overview.draw();
+  performance.mark("mp:first-paint");
+  await new Promise((done) => { requestAnimationFrame(() => setTimeout(done, 0)); });
+  await loadState();
+  performance.mark("mp:decoded");
+  byId("mp-static").classList.add("done");
+  later("overview");
+  requestAnimationFrame(() => setTimeout(() => { ready = true; }, 0));
+}
+
+/** @param {any} options */
+const keysOf = (options) => [options && options.groupBy].flat().filter(Boolean);
+
+window.memprof = Object.freeze({
+  get ready() { return ready; },
+  get version() { return meta && meta.memprof; },
+  meta: () => meta,
+  peak: () => ({ ...meta.devices[view.d].peak, event: current()?.number(meta.devices[view.d].peak.event) }),
+  /** @param {number} number an event of the recording */
+  totalsAt(number) {
+    const device = /** @type {Device} */ (current()), e = device.ofRecording(number), { total, parts } = device.totals(e);
+    return { event: e, allocated: total, waiting: device.waiting(e), reserved: device.reserved(e),
+      categories: Object.fromEntries(device.categories.map((name, k) => [name, parts[k]])) };
+  },
+  /** @param {number} number @param {any} [options] */
+  liveSet(number, options) {
+    const device = /** @type {Device} */ (current()), keys = keysOf(options);
+    return device.grouped(device.live(device.ofRecording(number)), keys.length ? keys : BLAME.allocated)
+      .map((group) => ({ bytes: group.bytes, count: group.count, keys: group.words }));
+  },
+  /** @param {{t0: number, t1: number}} range microseconds, or events */
+  setView: ({ t0, t1 }) => setView(t0, t1),
+  /** @param {any} x a state's parts to change */
+  select: (x) => change(x),
+  hit: (/** @type {number} */ x, /** @type {number} */ y) => overview.hit(x, y),
+  columns: () => { const c = overview.columns; return c && { n: c.n, exact: c.exact, event: [...c.event].map((e) => current()?.number(e)), total: [...c.total], parts: [...c.parts] }; },
+  search(/** @type {string} */ q) { change({ q }); return { count: view.hits ? view.hits.count : 0, problem: view.problem }; },
+  segments() { const device = current(); return device && device.addr ? segmentsAt(device, view.cursor).strips.map(({ from, size: bytes, used, gap }) => ({ from, bytes, used, gap })) : null; },
+  state: () => ({ ...view, hits: view.hits && view.hits.count, hash: location.hash }),
+  switchDevice,
+  draw: () => { const began = performance.now(); overview.draw(); return performance.now() - began; },
+  perf: () => [...frameTimes],
+  errors: () => [...errors],
+});
+
+start().catch(problem);

@@ -1,0 +1,359 @@
+// One device's lives and events, and what is asked of them.  Every number that a
+// view shows comes from here; every answer is exact.
+
+const BLOCK = 256; // events in a block of the pyramid
+const EXACT = 150000; // so many events are replayed rather than looked up in blocks
+const ALIVE = 0xffffffff;
+
+/** Texts, frames and stacks that all devices share. */
+class Names {
+  /** @param {Block} block */
+  constructor(block) {
+    /** @type {string[]} */
+    this.strings = block.meta.strings;
+    /** @type {string[] | undefined} */
+    this.source = block.meta.source;
+    this.block = block;
+    /** @type {string[] | null} */
+    this.lower = null;
+  }
+
+  /** Texts in lower case. @returns {string[]} */
+  lowered() {
+    if (!this.lower) this.lower = this.strings.map((text) => text.toLowerCase());
+    return this.lower;
+  }
+
+  /** Frames of a trie node, innermost first.
+   * @param {number} node @returns {{fn: string, file: string, line: number, library: boolean,
+   *   source: string}[]} */
+  stack(node) {
+    const frames = [];
+    const b = this.block;
+    for (; node; node = b.n_parent[node]) {
+      const f = b.n_frame[node];
+      frames.push({
+        fn: this.strings[b.f_function[f]],
+        file: this.strings[b.f_file[f]],
+        line: b.f_line[f],
+        library: Boolean(b.f_library[f]),
+        source: this.source ? this.source[f] : "",
+      });
+    }
+    return frames;
+  }
+}
+
+class Device {
+  /**
+   * @param {any} meta @param {Block} allocs @param {Block} events @param {Block | null} addr
+   * @param {Names} names @param {string[]} categories
+   */
+  constructor(meta, allocs, events, addr, names, categories) {
+    this.meta = meta;
+    this.names = names;
+    this.categories = categories;
+    this.K = categories.length;
+    this.nA = allocs.birth.length;
+    this.nE = events.event.length;
+    /** @type {Uint32Array} birth event + 1; 0: older than the recording */
+    this.birth = allocs.birth;
+    /** @type {Uint32Array} death event; nE: alive at the end */
+    this.death = allocs.life;
+    for (let a = 0; a < this.nA; a++) {
+      this.death[a] = this.death[a] === ALIVE ? this.nE : this.birth[a] - 1 + this.death[a];
+    }
+    /** @type {Uint32Array} */
+    this.si = allocs.size;
+    /** @type {Float64Array} */
+    this.sizes = allocs.sizes;
+    /** @type {Uint8Array} */
+    this.cat = allocs.cat;
+    /** @type {Uint32Array} */
+    this.site = allocs.site;
+    /** @type {Uint32Array | undefined} */
+    this.fate = allocs.fate;
+    this.sites = allocs;
+    this.nSites = allocs.s_module.length;
+    /** @type {Uint32Array} */
+    this.event = events.event;
+    this.t = new Float64Array(this.nE);
+    for (let i = 0, at = 0; i < this.nE; i++) this.t[i] = at += events.dt[i];
+    this.oom = events.oom;
+    this.resEvent = events.res_event;
+    this.resBytes = events.res_bytes;
+    this.waitAlloc = allocs.wait_alloc;
+    this.waitUntil = allocs.wait_until;
+    this.addr = addr;
+    /** @type {Uint32Array | null} */
+    this._stepOf = null;
+    const blocks = this.blocks = Math.ceil(this.nE / BLOCK), K = this.K;
+    this.deaths = new Uint32Array(this.nA); // lives in the order of their deaths
+    this.old = 0; // lives older than the recording
+    this.topTotal = new Float64Array(blocks);
+    this.topEvent = new Uint32Array(blocks);
+    this.topParts = new Float64Array(blocks * K);
+    this.lowTotal = new Float64Array(blocks);
+    this.endParts = new Float64Array(blocks * K);
+    this.endTotal = new Float64Array(blocks);
+    this.nextBirth = new Uint32Array(blocks + 1); // first life and death after a block
+    this.nextDeath = new Uint32Array(blocks + 1);
+    this.startParts = new Float64Array(K);
+    this.startTotal = 0;
+    this.peakTotal = 0;
+    this.peakEvent = -1;
+    this._order();
+    this._pyramid();
+  }
+
+  /** Put the deaths in order: a counting sort. */
+  _order() {
+    const { nE, nA, death } = this;
+    const starts = new Uint32Array(nE + 2);
+    for (let a = 0; a < nA; a++) starts[death[a] + 1]++;
+    for (let e = 0; e <= nE; e++) starts[e + 1] += starts[e];
+    const next = starts.slice(0, nE + 1);
+    for (let a = 0; a < nA; a++) this.deaths[next[death[a]]++] = a;
+    while (this.old < nA && this.birth[this.old] === 0) this.old++;
+  }
+
+  /** Walk all events once: for each block the greatest total, what it was made of
+   * and when, the least total, and the state at the block's end. */
+  _pyramid() {
+    const { nE, nA, K, blocks, birth, death, deaths, si, sizes, cat } = this;
+    const now = new Float64Array(K);
+    let b = 0, d = 0, total = 0;
+    for (; b < this.old; b++) {
+      now[cat[b]] += sizes[si[b]];
+      total += sizes[si[b]];
+    }
+    this.startParts.set(now);
+    this.startTotal = total;
+    let peak = total, peakEvent = -1;
+    for (let k = 0, e = 0; k < blocks; k++) {
+      this.nextBirth[k] = b;
+      this.nextDeath[k] = d;
+      const end = Math.min(e + BLOCK, nE);
+      let top = -1, low = Infinity;
+      for (; e < end; e++) {
+        for (; d < nA && death[deaths[d]] === e; d++) {
+          const a = deaths[d], s = sizes[si[a]];
+          now[cat[a]] -= s;
+          total -= s;
+        }
+        for (; b < nA && birth[b] === e + 1; b++) {
+          const s = sizes[si[b]];
+          now[cat[b]] += s;
+          total += s;
+        }
+        if (total > top) {
+          top = total;
+          this.topEvent[k] = e;
+          for (let c = 0, at = k * K; c < K; c++) this.topParts[at + c] = now[c];
+        }
+        if (total < low) low = total;
+      }
+      this.topTotal[k] = top;
+      this.lowTotal[k] = low;
+      this.endParts.set(now, k * K);
+      this.endTotal[k] = total;
+      if (top > peak) {
+        peak = top;
+        peakEvent = this.topEvent[k];
+      }
+    }
+    this.nextBirth[blocks] = b;
+    this.nextDeath[blocks] = d;
+    this.peakTotal = peak;
+    this.peakEvent = peakEvent;
+  }
+
+  /**
+   * Replay events FROM to TO; SEE is told each event, its total and parts.
+   * @param {number} from @param {number} to last one, included
+   * @param {(event: number, total: number, parts: Float64Array) => void} see
+   */
+  replay(from, to, see) {
+    const { nA, birth, death, deaths, si, sizes, cat, K } = this;
+    const k = Math.floor(Math.max(from, 0) / BLOCK);
+    const now = k ? this.endParts.slice((k - 1) * K, k * K) : this.startParts.slice();
+    let total = k ? this.endTotal[k - 1] : this.startTotal;
+    if (from < 0) see(-1, total, now);
+    let b = k < this.blocks ? this.nextBirth[k] : this.old;
+    let d = k < this.blocks ? this.nextDeath[k] : 0;
+    for (let e = k * BLOCK; e <= to; e++) {
+      for (; d < nA && death[deaths[d]] === e; d++) {
+        const a = deaths[d], s = sizes[si[a]];
+        now[cat[a]] -= s;
+        total -= s;
+      }
+      for (; b < nA && birth[b] === e + 1; b++) {
+        const s = sizes[si[b]];
+        now[cat[b]] += s;
+        total += s;
+      }
+      if (e >= from) see(e, total, now);
+    }
+  }
+
+  /** Bytes after an event. @param {number} event
+   * @returns {{total: number, parts: Float64Array}} */
+  totals(event) {
+    event = clamp(-1, event, this.nE - 1);
+    let total = this.startTotal, parts = this.startParts;
+    if (event >= 0) {
+      this.replay(event, event, (_, t, now) => {
+        total = t;
+        parts = now;
+      });
+    }
+    return { total, parts: parts.slice() };
+  }
+
+  /** Lives that are there after an event. @param {number} event @returns {Uint32Array} */
+  live(event) {
+    const { nA, birth, death } = this;
+    const found = new Uint32Array(nA);
+    let n = 0;
+    for (let a = 0; a < nA && birth[a] <= event + 1; a++) if (death[a] > event) found[n++] = a;
+    return found.subarray(0, n);
+  }
+
+  /** Bytes freed by the program whose free is not completed. @param {number} event */
+  waiting(event) {
+    let sum = 0;
+    for (let i = 0; i < this.waitAlloc.length; i++) {
+      const a = this.waitAlloc[i];
+      if (this.death[a] <= event && this.waitUntil[i] > event) sum += this.sizes[this.si[a]];
+    }
+    return sum;
+  }
+
+  /** Bytes that torch took from the driver; null: not known. @param {number} event */
+  reserved(event) {
+    if (!this.resBytes) return null;
+    return this.resBytes[lastAtMost(this.resEvent, event + 1)];
+  }
+
+  /** The page's event of a recording's event: the last not after it. @param {number} number */
+  ofRecording(number) {
+    return lastAtMost(this.event, number);
+  }
+
+  /** The recording's number of an event. @param {number} event */
+  number(event) {
+    return event < 0 ? -1 : this.event[event];
+  }
+
+  /** @param {number} event microseconds since the start */
+  at(event) {
+    return event < 0 ? 0 : this.t[event];
+  }
+
+  /** The step, as its place in meta.steps, that an event falls in; -1: none.
+   * @param {number} event */
+  step(event) {
+    const { begin, end } = this.meta.steps;
+    const k = lastAtMost(begin, event);
+    return k >= 0 && event <= end[k] ? k : -1;
+  }
+
+  /** Of each life the place of its step of birth + 1; 0: before or outside. */
+  stepOf() {
+    if (!this._stepOf) {
+      const { begin, end } = this.meta.steps;
+      const found = new Uint32Array(this.nA);
+      let k = 0;
+      for (let a = this.old; a < this.nA; a++) {
+        const e = this.birth[a] - 1;
+        while (k + 1 < begin.length && begin[k + 1] <= e) k++;
+        if (begin.length && begin[k] <= e && e <= end[k]) found[a] = k + 1;
+      }
+      this._stepOf = found;
+    }
+    return this._stepOf;
+  }
+
+  /** @param {number} a @returns {number} bytes of a life */
+  bytes(a) {
+    return this.sizes[this.si[a]];
+  }
+
+  /** The text of a key of a life. @param {string} key @param {number} a @returns {string} */
+  text(key, a) {
+    const s = this.site[a];
+    switch (key) {
+      case "category": return this.categories[this.cat[a]];
+      case "step": {
+        const k = this.stepOf()[a];
+        return k ? String(this.meta.steps.number[k - 1]) : a < this.old ? "before" : "none";
+      }
+      case "saved": return this.fate ? this.names.strings[this.fate[a]] : "";
+      case "phase": return meta.phases[this.sites.s_phase[s]];
+      case "reason": return meta.reasons[this.sites.s_reason[s]];
+      case "pool": return String(this.sites.s_pool[s]);
+      case "thread": return String(this.sites.s_thread[s]);
+      case "size": return size(this.bytes(a));
+      default: return this.names.strings[this.sites[`s_${key}`][s]];
+    }
+  }
+
+  /**
+   * Divide some lives by keys, the largest part first; the parts sum up.
+   * @param {Uint32Array} lives @param {string[]} keys
+   * @returns {{bytes: number, count: number, first: number, words: string[],
+   *   cats: Float64Array}[]}
+   */
+  grouped(lives, keys) {
+    // First by small numbers, of which there are far fewer than lives.
+    const { site, cat, si, sizes, nSites, K } = this;
+    const perLife = keys.some((key) => key === "step" || key === "saved" || key === "size");
+    /** @type {Map<any, {bytes: number, count: number, first: number, cats: Float64Array}>} */
+    const raw = new Map();
+    const steps = keys.includes("step") ? this.stepOf() : null;
+    const fates = keys.includes("saved") ? this.fate : null;
+    const bySize = keys.includes("size");
+    for (let i = 0; i < lives.length; i++) {
+      const a = lives[i];
+      /** @type {any} */
+      let key = cat[a] * nSites + site[a];
+      if (perLife) {
+        key = `${key},${steps ? steps[a] + (a < this.old ? 0.5 : 0) : 0},`
+          + `${fates ? fates[a] : 0},${bySize ? si[a] : 0}`;
+      }
+      let group = raw.get(key);
+      if (!group) raw.set(key, group = { bytes: 0, count: 0, first: a, cats: new Float64Array(K) });
+      const s = sizes[si[a]];
+      group.bytes += s;
+      group.count += 1;
+      group.cats[cat[a]] += s;
+    }
+    const found = new Map();
+    for (const part of raw.values()) {
+      const words = keys.map((key) => this.text(key, part.first));
+      const name = words.join("\u0000");
+      const group = found.get(name);
+      if (!group) {
+        found.set(name, { ...part, words });
+      } else {
+        group.bytes += part.bytes;
+        group.count += part.count;
+        for (let c = 0; c < K; c++) group.cats[c] += part.cats[c];
+      }
+    }
+    return [...found.values()].sort((a, b) => b.bytes - a.bytes || b.count - a.count
+      || (a.words.join("\u0000") < b.words.join("\u0000") ? -1 : 1));
+  }
+}
+
+/** The last place in ascending VALUES that is at most VALUE; -1: none.
+ * @param {ArrayLike<number>} values @param {number} value */
+function lastAtMost(values, value) {
+  let low = 0, high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}

@@ -1,0 +1,647 @@
+// The overview: bytes by category over the whole run or a part of it, exact at every
+// zoom.  A column of pixels shows the state at which its total was greatest, so its
+// bands always sum to a total that existed.
+
+/** @typedef {{n: number, event: Int32Array, total: Float64Array, low: Float64Array,
+ *   parts: Float64Array, exact: boolean}} Columns */
+
+/** Where the overview's canvas has what. */
+const MARGIN = { left: 68, right: 12, top: 6, bottom: 20 };
+const BAND = 17; // height of the bands of steps, phases and modules
+
+/**
+ * Of each of N columns of the view the state that was highest.
+ * @param {Device} device @param {number} v0 @param {number} v1 view, in the axis' units
+ * @param {number} n @param {boolean} byTime @returns {Columns}
+ */
+function columnsOf(device, v0, v1, n, byTime) {
+  const { K, nE, t } = device;
+  const out = { n, event: new Int32Array(n).fill(-2), total: new Float64Array(n),
+    low: new Float64Array(n), parts: new Float64Array(n * K), exact: true };
+  const scale = n / (v1 - v0);
+  const of = byTime ? (/** @type {number} */ e) => Math.floor((t[e] - v0) * scale)
+    : (/** @type {number} */ e) => Math.floor((e - v0) * scale);
+  const first = byTime ? lastBefore(t, v0) + 1 : Math.max(0, Math.ceil(v0));
+  const last = byTime ? lastAtMost(t, v1) : Math.min(nE - 1, Math.floor(v1));
+  const start = device.totals(first - 1);
+  let column = 0;
+  // What was there when the view begins is the first column's first state.
+  out.event[0] = first - 1;
+  out.total[0] = out.low[0] = start.total;
+  out.parts.set(start.parts, 0);
+  const carry = start.parts.slice();
+  let carried = start.total, carriedEvent = first - 1;
+  const enter = (/** @type {number} */ c) => {
+    while (column < c) {
+      column += 1;
+      out.event[column] = carriedEvent;
+      out.total[column] = out.low[column] = carried;
+      out.parts.set(carry, column * K);
+    }
+  };
+  if (last - first <= EXACT) {
+    // As Device.replay, but for what only the first event of a column needs.
+    const { nA, birth, death, deaths, si, sizes, cat } = device;
+    let b = first > 0 ? lastAtMost(birth, first) + 1 : device.old;
+    let d = device.nextDeath[Math.floor(first / BLOCK)];
+    while (d < nA && death[deaths[d]] < first) d++;
+    let total = carried;
+    const { total: tops, low: lows, parts, event: events } = out;
+    for (let e = first; e <= last; e++) {
+      let c = of(e);
+      if (c > column) {
+        if (c >= n) c = n - 1;
+        carried = total;
+        carriedEvent = e - 1;
+        enter(c);
+      } else c = column;
+      for (; d < nA && death[deaths[d]] === e; d++) {
+        const a = deaths[d], s = sizes[si[a]];
+        carry[cat[a]] -= s;
+        total -= s;
+      }
+      for (; b < nA && birth[b] === e + 1; b++) {
+        const s = sizes[si[b]];
+        carry[cat[b]] += s;
+        total += s;
+      }
+      if (total > tops[c]) {
+        tops[c] = total;
+        events[c] = e;
+        for (let k = 0, at = c * K; k < K; k++) parts[at + k] = carry[k];
+      }
+      if (total < lows[c]) lows[c] = total;
+    }
+    carried = total;
+    carriedEvent = Math.max(last, first - 1);
+  } else {
+    out.exact = false;
+    const { topTotal, topEvent, topParts, endParts, endTotal, lowTotal } = device;
+    for (let b = Math.floor(first / BLOCK), end = Math.floor(last / BLOCK); b <= end; b++) {
+      const c = clamp(column, of(topEvent[b]), n - 1);
+      if (c > column) enter(c);
+      if (topTotal[b] > out.total[c]) {
+        out.total[c] = topTotal[b];
+        out.event[c] = topEvent[b];
+        for (let k = 0, at = c * K, from = b * K; k < K; k++) out.parts[at + k] = topParts[from + k];
+      }
+      if (lowTotal[b] < out.low[c]) out.low[c] = lowTotal[b];
+      for (let k = 0, from = b * K; k < K; k++) carry[k] = endParts[from + k];
+      carried = endTotal[b];
+      carriedEvent = Math.min((b + 1) * BLOCK, device.nE) - 1;
+    }
+  }
+  enter(n - 1);
+  return out;
+}
+
+/** @param {ArrayLike<number>} values @param {number} value */
+function lastBefore(values, value) {
+  let low = 0, high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+/**
+ * Draw the bands of the categories: one path each.
+ * @param {CanvasRenderingContext2D} g @param {Columns} cols
+ * @param {{x: number, y: number, w: number, h: number, top: number}} box
+ * @param {string[]} categories @param {boolean} marked
+ */
+function drawBands(g, cols, box, categories, marked) {
+  const K = categories.length, n = cols.n;
+  const base = new Float64Array(n);
+  const dx = box.w / n, dy = box.h / (box.top || 1), floor = box.y + box.h;
+  for (const name of STACKING) {
+    const k = categories.indexOf(name);
+    if (k < 0) continue;
+    let any = false;
+    for (let c = 0; c < n && !any; c++) any = cols.parts[c * K + k] > 0;
+    if (!any) continue;
+    g.beginPath();
+    let y = 0;
+    for (let c = 0; c < n; c++) {
+      const next = floor - (base[c] + cols.parts[c * K + k]) * dy;
+      if (c === 0) g.moveTo(box.x, next);
+      else if (next !== y) {
+        g.lineTo(box.x + c * dx, y);
+        g.lineTo(box.x + c * dx, next);
+      }
+      y = next;
+    }
+    g.lineTo(box.x + box.w, y);
+    for (let c = n - 1; c >= 0; c--) {
+      const low = floor - base[c] * dy;
+      if (c === n - 1 || low !== y) {
+        g.lineTo(box.x + (c + 1) * dx, c === n - 1 ? low : y);
+        g.lineTo(box.x + (c + 1) * dx, low);
+      }
+      y = low;
+      base[c] += cols.parts[c * K + k];
+    }
+    g.lineTo(box.x, y);
+    g.closePath();
+    g.fillStyle = fill(g, name, marked);
+    g.fill();
+    g.strokeStyle = colours.page; // the separator
+    g.lineWidth = 0.75;
+    g.stroke();
+  }
+}
+
+/** Write the names of bands where they are high enough for it.
+ * @param {CanvasRenderingContext2D} g @param {Columns} cols @param {any} box
+ * @param {string[]} categories */
+function labelBands(g, cols, box, categories) {
+  const K = categories.length, n = cols.n, dx = box.w / n;
+  const dy = box.h / (box.top || 1), floor = box.y + box.h;
+  g.textBaseline = "middle";
+  const base = new Float64Array(n);
+  for (const name of STACKING) {
+    const k = categories.indexOf(name);
+    if (k < 0) continue;
+    const text = words(name), wide = g.measureText(text).width + 12;
+    const need = Math.ceil(wide / dx);
+    // The longest run of columns in which one line of text lies inside of the band.
+    let best = -1, bestHigh = 0, bestMiddle = 0;
+    for (let c = 0; c + need <= n; c += Math.max(1, need >> 2)) {
+      let up = Infinity, down = -Infinity;
+      for (let i = c; i < c + need; i++) {
+        up = Math.min(up, base[i] + cols.parts[i * K + k]);
+        down = Math.max(down, base[i]);
+      }
+      if ((up - down) * dy > bestHigh) {
+        bestHigh = (up - down) * dy;
+        best = c;
+        bestMiddle = floor - ((up + down) / 2) * dy;
+      }
+    }
+    if (best >= 0 && bestHigh >= 15) {
+      g.fillStyle = colours[`on-${name}`];
+      g.textAlign = "center";
+      g.fillText(text, box.x + (best + need / 2) * dx, bestMiddle);
+    }
+    for (let c = 0; c < n; c++) base[c] += cols.parts[c * K + k];
+  }
+  g.textAlign = "left";
+}
+
+class Overview {
+  constructor() {
+    this.canvas = h("canvas", { role: "img", tabindex: 0, test: "overview",
+      "aria-label": "memory by category over time" });
+    this.over = h("canvas.over", { "aria-hidden": "true" });
+    this.mini = h("canvas.mini", { role: "img", test: "minimap", tabindex: -1,
+      "aria-label": "the whole run, with the part that is shown" });
+    this.element = h("div.overview", {}, h("div.stack", {}, this.canvas, this.over), this.mini);
+    /** @type {Columns | null} */
+    this.columns = null;
+    /** @type {Columns | null} */
+    this.miniColumns = null;
+    this.miniKey = "";
+    this.top = 1;
+    /** @type {number[] | undefined} the range that is being marked */
+    this.range = undefined;
+    /** @type {number | undefined} */
+    this.hover = undefined;
+    this.width = 800;
+    this.height = 300;
+    this._listen();
+  }
+
+  /** @returns {{x: number, y: number, w: number, h: number, top: number}} */
+  box() {
+    const bands = this.bands();
+    const y = MARGIN.top + bands.length * BAND + 4;
+    return { x: MARGIN.left, y, w: Math.max(this.width - MARGIN.left - MARGIN.right, 10),
+      h: Math.max(this.height - y - MARGIN.bottom, 20), top: this.top || 1 };
+  }
+
+  bands() {
+    const device = current();
+    const found = [];
+    if (!device) return found;
+    if (device.meta.steps.number.length) found.push("steps");
+    if (device.meta.phases.name.length) found.push("phases");
+    if (device.resBytes) found.push("free");
+    if (device.sites.s_module.some((/** @type {number} */ m) => m)) found.push("modules");
+    return found;
+  }
+
+  /** @param {number} event @returns {number} */
+  xOf(event) {
+    const box = this.box(), at = view.byTime ? /** @type {Device} */ (current()).at(event) : event;
+    return box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
+  }
+
+  /** The event under a place: of its column the one that is shown. @param {number} x */
+  eventAt(x) {
+    const box = this.box(), cols = this.columns;
+    if (!cols) return -1;
+    const c = clamp(0, Math.floor(((x - box.x) / box.w) * cols.n), cols.n - 1);
+    return cols.event[c];
+  }
+
+  draw() {
+    const device = current();
+    this.width = this.element.clientWidth || 800;
+    const g = sized(this.canvas, this.width, this.height);
+    if (!device) return this._first(g);
+    const box = this.box();
+    const n = Math.min(Math.floor(box.w), 2000);
+    const cols = this.columns = columnsOf(device, view.v0, view.v1, n, view.byTime);
+    let top = 0;
+    for (let c = 0; c < n; c++) top = Math.max(top, cols.total[c]);
+    const reserved = new Float64Array(n);
+    if (device.resBytes) {
+      for (let c = 0; c < n; c++) {
+        reserved[c] = device.reserved(cols.event[c]) || 0;
+        top = Math.max(top, reserved[c]);
+      }
+    }
+    const limit = device.meta.total_bytes;
+    if (limit && limit < top * 1.6) top = Math.max(top, limit);
+    this.top = box.top = top * 1.05 || 1;
+    this._grid(g, box);
+    drawBands(g, cols, box, device.categories, view.marked);
+    labelBands(g, cols, box, device.categories);
+    const y = (/** @type {number} */ bytes) => box.y + box.h - (bytes / box.top) * box.h;
+    const line = (/** @type {(c: number) => number} */ value, colour, dash, wide) => {
+      g.beginPath();
+      for (let c = 0; c < n; c++) {
+        const x = box.x + (c * box.w) / n;
+        g.lineTo(x, y(value(c)));
+        g.lineTo(x + box.w / n, y(value(c)));
+      }
+      g.setLineDash(dash);
+      g.strokeStyle = colour;
+      g.lineWidth = wide;
+      g.stroke();
+      g.setLineDash([]);
+    };
+    if (cols.exact === false || device.nE > n * 2) line((c) => cols.low[c], colours.text, [], 0.5);
+    if (device.resBytes) {
+      line((c) => reserved[c], colours.text, [], 1.5);
+      g.fillStyle = colours.text;
+      g.textBaseline = "bottom";
+      g.fillText("reserved", box.x + 6, y(reserved[0]) - 3);
+    }
+    if (limit && limit <= top) {
+      line(() => limit, colours.limit, [6, 4], 1.5);
+      g.fillStyle = colours.limit;
+      g.textBaseline = "top";
+      g.fillText(`the device's memory, ${size(limit)}`, box.x + 90, y(limit) + 3);
+    }
+    if (view.hits) this._hits(g, device, cols, box, line);
+    this._bands(g, device, cols, box);
+    for (const e of device.oom) {
+      const x = this.xOf(e);
+      if (x < box.x || x > box.x + box.w) continue;
+      g.fillStyle = colours.limit;
+      g.fillRect(x - 1, box.y, 2, box.h);
+      g.fillText("out of memory", x + 4, box.y + 12);
+    }
+    this.drawMini(device);
+    this.drawOver();
+    return undefined;
+  }
+
+  /** The first picture: from the core block, before all else is unpacked.
+   * @param {CanvasRenderingContext2D} g */
+  _first(g) {
+    const K = meta.categories.length, n = core.c_us.length;
+    const box = this.box();
+    const cols = { n: Math.floor(box.w), event: new Int32Array(0), total: new Float64Array(0),
+      low: new Float64Array(0), parts: new Float64Array(Math.floor(box.w) * K), exact: true };
+    const span = Math.max(core.c_us[n - 1], 1);
+    let top = 0;
+    for (let c = 0, i = 0; c < cols.n; c++) {
+      while (i + 1 < n && (core.c_us[i + 1] / span) * cols.n <= c) i++;
+      let total = 0;
+      for (let k = 0; k < K; k++) total += cols.parts[c * K + k] = core[`c_${k}`][i];
+      top = Math.max(top, total);
+    }
+    box.top = this.top = top * 1.05 || 1;
+    this._grid(g, box);
+    drawBands(g, cols, box, meta.categories, view.marked);
+  }
+
+  /** @param {CanvasRenderingContext2D} g @param {any} box */
+  _grid(g, box) {
+    g.textBaseline = "middle";
+    g.textAlign = "right";
+    g.lineWidth = 1;
+    for (const at of byteTicks(box.top, Math.max(2, box.h / 40))) {
+      const y = Math.round(box.y + box.h - (at / box.top) * box.h) + 0.5;
+      g.strokeStyle = at ? colours.grid : colours.axis;
+      g.beginPath();
+      g.moveTo(box.x, y);
+      g.lineTo(box.x + box.w, y);
+      g.stroke();
+      g.fillStyle = colours.muted;
+      g.fillText(at ? size(at) : "0", box.x - 8, y);
+    }
+    g.textAlign = "center";
+    g.textBaseline = "top";
+    const wanted = Math.max(2, Math.floor(box.w / 110));
+    const marks = ticks(view.v0, view.v1, wanted);
+    for (const at of marks) {
+      const x = box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
+      g.strokeStyle = colours.axis;
+      g.beginPath();
+      g.moveTo(x, box.y + box.h);
+      g.lineTo(x, box.y + box.h + 4);
+      g.stroke();
+      const text = view.byTime ? timeMark(at, marks.length > 1 ? marks[1] - marks[0] : 1) : count(Math.round(at));
+      g.fillStyle = colours.muted;
+      const wide = g.measureText(text).width / 2;
+      g.fillText(text, clamp(box.x + wide, x, box.x + box.w - wide), box.y + box.h + 6);
+    }
+    g.textAlign = "left";
+  }
+
+  /** Bytes of what the filter found, as a line. */
+  _hits(g, device, cols, box, line) {
+    const level = hitLevels(device);
+    const at = new Float64Array(cols.n);
+    for (let c = 0; c < cols.n; c++) at[c] = level[cols.event[c] + 1];
+    line((c) => at[c], colours.page, [], 4);
+    line((c) => at[c], colours.focus, [], 2);
+  }
+
+  /** The bands above: steps, phases, modules. */
+  _bands(g, device, cols, box) {
+    const { steps, phases } = device.meta;
+    const x = (/** @type {number} */ at) => box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
+    const cell = (from, to, row, text, shade) => {
+      const x0 = Math.max(x(from), box.x), x1 = Math.min(x(to), box.x + box.w);
+      if (x1 - x0 < 0.5) return;
+      const y = MARGIN.top + row * BAND;
+      g.fillStyle = shade ? colours.grid : colours.panel;
+      g.fillRect(x0, y, Math.max(x1 - x0 - (x1 - x0 > 3 ? 1 : 0), 0.5), BAND - 2);
+      const shown = cut(g, text, x1 - x0 - 6);
+      if (shown) {
+        g.fillStyle = colours.text;
+        g.fillText(shown, x0 + 3, y + BAND / 2 - 0.5);
+      }
+    };
+    g.textBaseline = "middle";
+    this.bands().forEach((name, row) => {
+      g.fillStyle = colours.muted;
+      g.textAlign = "right";
+      g.fillText(name === "phases" ? "phase" : name === "free" ? "unused" : name, box.x - 8, MARGIN.top + row * BAND + BAND / 2);
+      g.textAlign = "left";
+      if (name === "steps") {
+        steps.number.forEach((number, k) => {
+          if (view.byTime) cell(steps.us[k], steps.end_us[k], row, String(number), k % 2);
+          else cell(steps.begin[k], steps.end[k] + 1, row, String(number), k % 2);
+        });
+      } else if (name === "phases") {
+        for (let i = 0; i < phases.name.length; i++) {
+          const from = phases.us[i], to = phases.end_us[i];
+          const a = view.byTime ? from : lastBefore(device.t, from) + 1;
+          const b = view.byTime ? to : lastBefore(device.t, to) + 1;
+          if (b < view.v0 || a > view.v1) continue;
+          cell(a, b, row, meta.phases[phases.name[i]], phases.name[i] % 2);
+        }
+      } else if (name === "free") {
+        // The share of what is reserved that holds nothing, column by column.
+        const y = MARGIN.top + row * BAND, high = BAND - 2;
+        g.fillStyle = colours.panel;
+        g.fillRect(box.x, y, box.w, high);
+        g.fillStyle = colours.overhead;
+        for (let c = 0; c < cols.n; c++) {
+          const reserved = device.reserved(cols.event[c]) || 0;
+          const share = reserved ? clamp(0, 1 - cols.total[c] / reserved, 1) : 0;
+          g.fillRect(box.x + (c * box.w) / cols.n, y + high * (1 - share), box.w / cols.n + 0.3, high * share);
+        }
+      } else {
+        this._modules(g, device, cols, box, row, cell);
+      }
+    });
+  }
+
+  /** Of each column the module that the last block before it was born in. */
+  _modules(g, device, cols, box, row, cell) {
+    const { sites, site, nA } = device, texts = device.names.strings;
+    const unit = (view.v1 - view.v0) / cols.n;
+    let run = "", from = 0, shade = 0;
+    for (let c = 0; c <= cols.n; c++) {
+      let name = "\u0000";
+      if (c < cols.n) {
+        const a = lastAtMost(device.birth, cols.event[c] + 1);
+        const whole = a >= device.old && a < nA ? texts[sites.s_module[site[a]]] : "";
+        name = whole.split(".").slice(0, view.depth).join(".");
+      }
+      if (name !== run) {
+        if (run && run !== "\u0000") cell(view.v0 + from * unit, view.v0 + c * unit, row, run, shade++ % 2);
+        run = name;
+        from = c;
+      }
+    }
+  }
+
+  /** @param {Device} device */
+  drawMini(device) {
+    const high = 34;
+    const g = sized(this.mini, this.width, high);
+    const w = Math.max(this.width - MARGIN.left - MARGIN.right, 10);
+    const whole = wholeView(device);
+    const n = Math.min(Math.floor(w), 1000);
+    const key = `${n} ${view.byTime} ${device.meta.name}`;
+    if (this.miniKey !== key) {
+      this.miniColumns = columnsOf(device, whole[0], whole[1], n, view.byTime);
+      this.miniKey = key;
+    }
+    const cols = /** @type {Columns} */ (this.miniColumns);
+    let top = 1;
+    for (let c = 0; c < n; c++) top = Math.max(top, cols.total[c]);
+    drawBands(g, cols, { x: MARGIN.left, y: 2, w, h: high - 4, top }, device.categories, false);
+    const x = (/** @type {number} */ at) => MARGIN.left + ((at - whole[0]) / (whole[1] - whole[0])) * w;
+    const x0 = x(view.v0), x1 = Math.max(x(view.v1), x0 + 3);
+    g.fillStyle = colours.page;
+    g.globalAlpha = 0.65;
+    g.fillRect(MARGIN.left, 0, x0 - MARGIN.left, high);
+    g.fillRect(x1, 0, MARGIN.left + w - x1, high);
+    g.globalAlpha = 1;
+    g.strokeStyle = colours.focus;
+    g.lineWidth = 1.5;
+    g.strokeRect(x0, 1, x1 - x0, high - 2);
+    g.fillStyle = colours.muted;
+    g.textAlign = "right";
+    g.textBaseline = "middle";
+    g.fillText("whole", MARGIN.left - 8, high / 2);
+    g.textAlign = "left";
+  }
+
+  /** What moves: cursors, the peak, the range that is being marked. */
+  drawOver() {
+    const device = current();
+    const g = sized(this.over, this.width, this.height);
+    if (!device) return;
+    const box = this.box();
+    const inside = (/** @type {number} */ x) => x >= box.x - 0.5 && x <= box.x + box.w + 0.5;
+    const peak = this.xOf(device.meta.peak.event);
+    if (inside(peak)) {
+      const y = box.y + box.h - (device.meta.peak.bytes / box.top) * box.h;
+      g.fillStyle = colours.page;
+      g.strokeStyle = colours.text;
+      g.lineWidth = 1.5;
+      g.beginPath();
+      g.arc(peak, y, 4, 0, 7);
+      g.fill();
+      g.stroke();
+    }
+    const mark = (/** @type {number} */ event, /** @type {string} */ name) => {
+      const x = Math.round(this.xOf(event)) + 0.5;
+      if (!inside(x)) return;
+      g.strokeStyle = colours.page;
+      g.lineWidth = 3.5;
+      g.beginPath();
+      g.moveTo(x, box.y);
+      g.lineTo(x, box.y + box.h);
+      g.stroke();
+      g.strokeStyle = colours.focus;
+      g.lineWidth = 1.5;
+      g.stroke();
+      g.fillStyle = colours.focus;
+      g.fillRect(x - 7, box.y + box.h - 1, 14, 15);
+      g.fillStyle = colours.page;
+      g.textAlign = "center";
+      g.textBaseline = "middle";
+      g.fillText(name, x, box.y + box.h + 7);
+      g.textAlign = "left";
+    };
+    if (view.b !== null) mark(view.b, "B");
+    mark(view.cursor, "A");
+    if (this.range) {
+      const [from, to] = this.range;
+      g.globalAlpha = 0.2;
+      g.fillStyle = colours.focus;
+      g.fillRect(Math.min(from, to), box.y, Math.abs(to - from), box.h);
+      g.globalAlpha = 1;
+    }
+    if (this.hover !== undefined && this.columns) {
+      const x = this.hover, event = this.eventAt(x);
+      g.fillStyle = colours.axis;
+      g.fillRect(x, box.y, 1, box.h);
+      const { total } = device.totals(event);
+      const text = `${size(total, 4)} at ${time(device.at(event))}`;
+      const wide = g.measureText(text).width + 12;
+      const at = x + wide + 8 > this.width ? x - wide - 4 : x + 4;
+      g.fillStyle = colours.panel;
+      g.strokeStyle = colours.axis;
+      g.lineWidth = 1;
+      g.fillRect(at, box.y + 4, wide, 20);
+      g.strokeRect(at + 0.5, box.y + 4.5, wide, 20);
+      g.fillStyle = colours.text;
+      g.textBaseline = "middle";
+      g.fillText(text, at + 6, box.y + 14.5);
+    }
+  }
+
+  /** The category and event at a place of the canvas. @param {number} x @param {number} y */
+  hit(x, y) {
+    const device = current(), box = this.box(), cols = this.columns;
+    if (!device || !cols || x < box.x || x > box.x + box.w || y < box.y || y > box.y + box.h) return null;
+    const c = clamp(0, Math.floor(((x - box.x) / box.w) * cols.n), cols.n - 1);
+    const bytes = ((box.y + box.h - y) / box.h) * box.top;
+    let sum = 0, category = null;
+    for (const name of STACKING) {
+      sum += cols.parts[c * device.K + device.categories.indexOf(name)];
+      if (bytes < sum) {
+        category = name;
+        break;
+      }
+    }
+    return { event: cols.event[c], category };
+  }
+
+  _listen() {
+    const canvas = this.canvas;
+    const place = (/** @type {PointerEvent | WheelEvent | MouseEvent} */ event) => {
+      const rect = canvas.getBoundingClientRect();
+      return { x: event.clientX - rect.left, y: event.clientY - rect.top };
+    };
+    const toView = (/** @type {number} */ x) => {
+      const box = this.box();
+      return view.v0 + ((x - box.x) / box.w) * (view.v1 - view.v0);
+    };
+    canvas.addEventListener("wheel", (event) => {
+      if (!current()) return;
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+        pan(((event.deltaX / this.box().w) * (view.v1 - view.v0)));
+      } else zoom(toView(place(event).x), 1.0015 ** event.deltaY);
+    }, { passive: false });
+    /** @type {any} */
+    let drag = null;
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button || !current()) return;
+      const { x, y } = place(event);
+      drag = { x, y, v0: view.v0, v1: view.v1, moved: false, marking: event.shiftKey };
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const { x } = place(event);
+      if (!drag) {
+        const box = this.box();
+        this.hover = x >= box.x && x <= box.x + box.w ? x : undefined;
+        later("over");
+        return;
+      }
+      if (Math.abs(x - drag.x) > 3) drag.moved = true;
+      if (!drag.moved) return;
+      if (drag.marking) {
+        this.range = [drag.x, x];
+        later("over");
+      } else {
+        const by = ((x - drag.x) / this.box().w) * (drag.v1 - drag.v0);
+        setView(drag.v0 - by, drag.v1 - by, false);
+      }
+    });
+    const done = (/** @type {PointerEvent} */ event) => {
+      if (!drag) return;
+      const was = drag;
+      drag = null;
+      if (this.range) {
+        const [from, to] = this.range.map(toView);
+        this.range = undefined;
+        pushView(was.v0, was.v1);
+        setView(Math.min(from, to), Math.max(from, to), true);
+      } else if (!was.moved && event.type === "pointerup") setCursor(this.eventAt(place(event).x));
+      else if (was.moved) {
+        pushView(was.v0, was.v1);
+        saveState(true);
+      }
+    };
+    canvas.addEventListener("pointerup", done);
+    canvas.addEventListener("pointercancel", done);
+    canvas.addEventListener("pointerleave", () => {
+      this.hover = undefined;
+      later("over");
+    });
+    canvas.addEventListener("dblclick", (event) => {
+      const device = current();
+      if (!device) return;
+      const k = device.step(this.eventAt(place(event).x));
+      if (k >= 0) zoomToStep(k);
+    });
+    const brush = (/** @type {PointerEvent} */ event) => {
+      const device = current();
+      if (!device || !(event.buttons & 1)) return;
+      const rect = this.mini.getBoundingClientRect();
+      const w = Math.max(this.width - MARGIN.left - MARGIN.right, 10);
+      const whole = wholeView(device);
+      const at = whole[0] + ((event.clientX - rect.left - MARGIN.left) / w) * (whole[1] - whole[0]);
+      const half = (view.v1 - view.v0) / 2;
+      setView(at - half, at + half, false);
+    };
+    this.mini.addEventListener("pointerdown", brush);
+    this.mini.addEventListener("pointermove", brush);
+  }
+}
