@@ -28,7 +28,7 @@ class Exports:
     def export_memory_timeline(self, path: Path, device: object = None) -> None:
         """Write the bytes of each category over time, as torch.profiler does.
 
-        The end of the name says what is written: ``.html``: a page to look at;
+        The end of the name says what is written: ``.html``: the report;
         ``raw.json.gz``: each event, ``[ns, action, bytes, category]``; other
         ``.gz``: ``[times, sizes]``, compressed; all else: the same, not
         compressed. Times are since 1970, in microseconds but for ``raw``.

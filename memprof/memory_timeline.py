@@ -37,9 +37,12 @@ def export_memory_timeline(recording: Recording, path: Path, device: object) -> 
     to = target(name)
     number = known_device(recording, device)
     if name.endswith(".html"):
-        from memprof.reports.timeline_page import page
+        from memprof.reports import html, nothing
 
-        files.write_whole(to, page(recording, number))
+        if number == NO_DEVICE:
+            files.write_whole(to, nothing.page())
+        else:
+            html.write(recording, to, number)
         return
     is_raw = name.endswith("raw.json.gz")
     is_gzip = name.endswith(".gz")
