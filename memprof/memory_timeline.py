@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from memprof import _core, files
+from memprof.devices import device_name
 from memprof.export import Path, target
 from memprof.options import choices
 from memprof.warn import warn
@@ -42,7 +43,7 @@ def export_memory_timeline(recording: Recording, path: Path, device: object) -> 
         if number == NO_DEVICE:
             files.write_whole(to, nothing.page())
         else:
-            html.write(recording, to, number)
+            html.write(recording, to, device_name(number))
         return
     is_raw = name.endswith("raw.json.gz")
     is_gzip = name.endswith(".gz")

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import html
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,9 +163,14 @@ def digest(text: str) -> str:
     return f"sha256-{sha}"
 
 
+# What HTML may not hold, not even escaped.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
 def _escaped(text: str) -> str:
     """Return TEXT for markup; what UTF-8 cannot hold becomes a question mark."""
-    return html.escape(text.encode("utf-8", "replace").decode(), quote=True)
+    text = text.encode("utf-8", "replace").decode()
+    return html.escape(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text), quote=True)
 
 
 def static_table(data: PageData) -> str:

@@ -314,7 +314,7 @@ async function loadState() {
   const blame = parts.get("blame") || "allocated";
   view.blame = Object.hasOwn(BLAME, blame) && (blame !== "saved" || device.fate) ? blame : "allocated";
   view.theme = parts.get("theme") === "dark" ? "dark" : parts.get("theme") === "light" ? "light" : "";
-  view.marked = parts.get("patterns") === "1";
+  view.marked = parts.get("patterns") === "1" || matchMedia("(forced-colors: active)").matches;
   [view.v0, view.v1] = wholeView(device);
   const range = (parts.get("v") || "").split("~").map(Number);
   if (range.length === 2 && range[1] > range[0]) setView(range[0], range[1]);

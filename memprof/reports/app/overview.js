@@ -110,9 +110,9 @@ function lastBefore(values, value) {
  * Draw the bands of the categories: one path each.
  * @param {CanvasRenderingContext2D} g @param {Columns} cols
  * @param {{x: number, y: number, w: number, h: number, top: number}} box
- * @param {string[]} categories @param {boolean} marked
+ * @param {string[]} categories @param {boolean} marked @param {boolean} [separated]
  */
-function drawBands(g, cols, box, categories, marked) {
+function drawBands(g, cols, box, categories, marked, separated = true) {
   const K = categories.length, n = cols.n;
   const base = new Float64Array(n);
   const dx = box.w / n, dy = box.h / (box.top || 1), floor = box.y + box.h;
@@ -122,34 +122,42 @@ function drawBands(g, cols, box, categories, marked) {
     let any = false;
     for (let c = 0; c < n && !any; c++) any = cols.parts[c * K + k] > 0;
     if (!any) continue;
-    g.beginPath();
+    const area = new Path2D(), edge = new Path2D(); // the separator is the upper edge alone
     let y = 0;
     for (let c = 0; c < n; c++) {
       const next = floor - (base[c] + cols.parts[c * K + k]) * dy;
-      if (c === 0) g.moveTo(box.x, next);
-      else if (next !== y) {
-        g.lineTo(box.x + c * dx, y);
-        g.lineTo(box.x + c * dx, next);
+      const x = box.x + c * dx;
+      if (c === 0) {
+        area.moveTo(x, next);
+        edge.moveTo(x, next);
+      } else if (next !== y) {
+        area.lineTo(x, y);
+        area.lineTo(x, next);
+        edge.lineTo(x, y);
+        edge.lineTo(x, next);
       }
       y = next;
     }
-    g.lineTo(box.x + box.w, y);
+    area.lineTo(box.x + box.w, y);
+    edge.lineTo(box.x + box.w, y);
     for (let c = n - 1; c >= 0; c--) {
       const low = floor - base[c] * dy;
       if (c === n - 1 || low !== y) {
-        g.lineTo(box.x + (c + 1) * dx, c === n - 1 ? low : y);
-        g.lineTo(box.x + (c + 1) * dx, low);
+        area.lineTo(box.x + (c + 1) * dx, c === n - 1 ? low : y);
+        area.lineTo(box.x + (c + 1) * dx, low);
       }
       y = low;
       base[c] += cols.parts[c * K + k];
     }
-    g.lineTo(box.x, y);
-    g.closePath();
+    area.lineTo(box.x, y);
+    area.closePath();
     g.fillStyle = fill(g, name, marked);
-    g.fill();
-    g.strokeStyle = colours.page; // the separator
-    g.lineWidth = 0.75;
-    g.stroke();
+    g.fill(area);
+    if (separated) {
+      g.strokeStyle = colours.page;
+      g.lineWidth = 1;
+      g.stroke(edge);
+    }
   }
 }
 
@@ -200,8 +208,8 @@ class Overview {
     this.element = h("div.overview", {}, h("div.stack", {}, this.canvas, this.over), this.mini);
     /** @type {Columns | null} */
     this.columns = null;
-    /** @type {Columns | null} */
-    this.miniColumns = null;
+    /** @type {HTMLCanvasElement} */
+    this.miniSheet = h("canvas");
     this.miniKey = "";
     this.top = 1;
     /** @type {number[] | undefined} the range that is being marked */
@@ -453,14 +461,15 @@ class Overview {
     const whole = wholeView(device);
     const n = Math.min(Math.floor(w), 1000);
     const key = `${n} ${view.byTime} ${device.meta.name}`;
-    if (this.miniKey !== key) {
-      this.miniColumns = columnsOf(device, whole[0], whole[1], n, view.byTime);
+    if (this.miniKey !== key) { // drawn once, kept as a picture
+      const cols = columnsOf(device, whole[0], whole[1], n, view.byTime);
+      let top = 1;
+      for (let c = 0; c < n; c++) top = Math.max(top, cols.total[c]);
+      const sheet = sized(this.miniSheet, w, high);
+      drawBands(sheet, cols, { x: 0, y: 2, w, h: high - 4, top }, device.categories, false, false);
       this.miniKey = key;
     }
-    const cols = /** @type {Columns} */ (this.miniColumns);
-    let top = 1;
-    for (let c = 0; c < n; c++) top = Math.max(top, cols.total[c]);
-    drawBands(g, cols, { x: MARGIN.left, y: 2, w, h: high - 4, top }, device.categories, false);
+    g.drawImage(this.miniSheet, MARGIN.left, 0, w, high);
     const x = (/** @type {number} */ at) => MARGIN.left + ((at - whole[0]) / (whole[1] - whole[0])) * w;
     const x0 = x(view.v0), x1 = Math.max(x(view.v1), x0 + 3);
     g.fillStyle = colours.page;
