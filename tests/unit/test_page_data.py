@@ -186,7 +186,7 @@ def recording_events():
         ("/root/x.py", "x.py"),
         ("/Users/ann/x/y/z.py", "y/z.py"),
         ("/data/secret/project/net/a.py", "net/a.py"),
-        ("/opt/v/lib/python3.11/site-packages/torch/nn/x.py", "torch/nn/x.py"),
+        ("/srv/env/lib/python3.11/site-packages/torch/nn/x.py", "torch/nn/x.py"),
         ("/usr/lib/python3.11/threading.py", "python3.11/threading.py"),
         ("net/train.py", "net/train.py"),
         ("../../other/train.py", "other/train.py"),
