@@ -220,9 +220,9 @@ def test_patterns_meet_each_text_once(monkeypatch) -> None:
             return text.startswith("layers.7")
 
     monkeypatch.setattr("memprof.labels.re.compile", lambda pattern: Counting())
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = recording.label("x", module="7").labels()
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert sorted(asked) == sorted(set(asked))
     assert len(asked) == 100
     assert int(found.sum()) == count // 100 * 11

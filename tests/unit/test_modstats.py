@@ -401,7 +401,7 @@ def test_table_and_dict() -> None:
         recording.module_stats(step=5)
 
 
-def test_a_million_lives_take_two_seconds() -> None:
+def test_a_million_lives_are_summed_in_one_go() -> None:
     script = Script()
     modules = [
         script.name(f"Net#2/layers.{i}.block.{j}.attn.proj")
@@ -424,8 +424,9 @@ def test_a_million_lives_take_two_seconds() -> None:
     born["phase"] = 1 + np.arange(count) % 2
     recording = Recording(_core.from_events(events, script.names))
     recording.allocations("all")
-    begin = time.perf_counter()
+    begin = time.process_time()
     rows = recording.module_stats("cpu")
-    took = time.perf_counter() - begin
+    took = time.process_time() - begin
     assert rows["forward_bytes"][0] == born["size"][::2].sum()
-    assert took < 6, took  # 2 s where nothing else runs
+    # Not how fast it is (2 s), but that it is no loop over lives in Python.
+    assert took < 20, took

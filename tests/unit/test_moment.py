@@ -326,8 +326,8 @@ def test_a_million_lives_take_no_time() -> None:
     events["module"] = np.random.default_rng(2).choice(names, count)
     recording = Recording(_core.from_events(events, script.names))
     moment = recording.at(event=count - 1)
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = moment.rows(limit=10)
-    spent = time.perf_counter() - begin
+    spent = time.process_time() - begin
     assert sum(row["bytes"] for row in found) == 64 * count
     assert spent < 3, f"{spent:.2f} s"
