@@ -115,12 +115,17 @@ class Books:
             self.sample = total_of(parts.samples[place])
             self.age_ns = int(parts.samples[place]["time_ns"]) - moment.time_ns
             self.total = int(parts.total[place])
-            self.rows = _rows(recording, parts, place, self.level, driver)
+            reserved = int(parts.requested[place] + parts.cached[place])
+            # What torch took is the same at the sample: then what it had given out
+            # of that is known of the moment itself.
+            same = reserved == moment.reserved and not is_async(recording)
+            requested = moment.requested if same else int(parts.requested[place])
+            torchs = (requested, reserved - requested)
+            self.rows = _rows(recording, parts, place, self.level, driver, torchs)
             self.device_rows = _device_rows(self.sample, parts, place)
             self.growth = _growth(parts, place)
             event = int(parts.events[place])
-            reserved = int(parts.requested[place] + parts.cached[place])
-            if reserved != moment.reserved and not is_async(recording):
+            if not same and not is_async(recording):
                 self.notes.append(
                     "torch's reserved bytes changed between the moment and the "
                     f"sample: {moment.reserved} and {reserved}"
@@ -189,7 +194,7 @@ def _moment(recording: Recording, device: int, at: object) -> _Instant:
     if at == "end" or (at == "peak" and not torchs):
         return _instant(recording, device, last, None)
     if at == "peak":
-        return _of(recording.peak(device, of="reserved"))
+        return _of(recording.peak(device))
     step = None
     if isinstance(at, str):
         kind, found, number = at.partition(":")
@@ -271,11 +276,12 @@ def _rows(
     place: int,
     level: str,
     driver: dict[str, Any],
+    torchs: tuple[int, int],
 ) -> list[Entry]:
     pool = " (its cudaMallocAsync pool)" if is_async(recording) else ""
     rows = [
-        Entry("requested", f"torch requested{pool}", int(parts.requested[place])),
-        Entry("cached", "torch rounding and cached free", int(parts.cached[place])),
+        Entry("requested", f"torch requested{pool}", torchs[0]),
+        Entry("cached", "torch rounding and cached free", torchs[1]),
     ]
     if level == "B":
         rest = int(parts.outside[place])

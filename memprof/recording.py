@@ -322,7 +322,7 @@ class Recording(Texts, Exports, Outputs):
 
         Args:
             device: an int, ``"cuda:0"`` or a ``torch.device``; None: the GPU in use.
-            at: ``"peak"`` (of the reserved bytes), ``"end"``, the number of a step or
+            at: ``"peak"`` (of the requested bytes), ``"end"``, the number of a step or
                 ``"step:3"`` (its end), or a ``Moment`` (``at(time_ns=...)``).
 
         Raises:

@@ -354,6 +354,22 @@ def test_a_gap_is_told() -> None:
     assert f"! {note}" in str(books)
 
 
+def test_the_moments_own_bytes_where_torch_took_no_more() -> None:
+    run = Run()
+    run.segment(20 * MIB)
+    run.sample()
+    address = run.block(9 * MIB)
+    run.script.write("free_requested", device=0, address=address, size=9 * MIB)
+    run.script.write("free_completed", device=0, address=address, size=9 * MIB)
+    run.sample()
+    books = run.recording().books(0)
+    assert books.requested == 9 * MIB  # no sample was taken then
+    assert amounts(books)["torch requested"] == 9 * MIB
+    assert amounts(books)["torch rounding and cached free"] == 11 * MIB
+    assert sum(row.bytes for row in books.rows) == books.total
+    assert amounts(run.recording().books(0, at="end"))["torch requested"] == 0
+
+
 def test_moments() -> None:
     run = Run()
     for step in range(3):
