@@ -55,6 +55,8 @@ REASONS = {
     "bucket": "made by DistributedDataParallel for gradients",
     "data loader": "made by a data loader",
     "copied": "copied to the device outside of the model",
+    "told": "as the file says that it was read from",
+    "untold": "the file that it was read from does not say",
 }
 """Our short words for the core's reasons."""
 
