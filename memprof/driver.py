@@ -46,6 +46,9 @@ _PRIVILEGES = (35, 40)
 
 _log = logging.getLogger("memprof")
 
+_told: set[str] = set()
+"""What was said loudly: of a process that stays as it is, once is enough."""
+
 
 def say(text: str, *, loud: bool) -> None:
     """Tell the user: LOUD as a warning, else into the log ``memprof``.
@@ -53,9 +56,10 @@ def say(text: str, *, loud: bool) -> None:
     Raises nothing, even where a filter makes errors of warnings: this may be
     inside of torch.profiler's start, or of CUDA's.
     """
-    if not loud:
+    if not loud or text in _told:
         _log.info("memprof: %s", text)
         return
+    _told.add(text)
     try:
         warn(f"memprof: {text}")
     except Warning:
@@ -300,8 +304,10 @@ def refusal(code: int, text: str, other: str) -> tuple[str, bool]:
     if code == _SLOT_TAKEN and cupti.nsight():
         return NSIGHT, True
     if code == _SLOT_TAKEN:
+        # An older tool gave no name: CUPTI has "CUPTI for <not provided>" then.
+        named = other and "<" not in other
         return (
-            f"{other or 'another tool'} holds CUPTI's only subscription "
+            f"{other if named else 'another tool'} holds CUPTI's only subscription "
             "(torch.profiler keeps it until exit). Start memprof before "
             "torch.profiler is first used; outside-torch memory is shown as a total.",
             True,

@@ -201,7 +201,9 @@ class Windows:
             ("sources", followed),
         ):
             attempt(f"info of {what}", lambda part=part: said.update(part()))
-        follower.window_describe(info.text(said))
+        # What UTF-8 cannot hold (an argument's odd bytes) JSON can, escaped.
+        text = info.text(said).encode("utf-8", "backslashreplace").decode()
+        follower.window_describe(text)
 
     def _describe(
         self,

@@ -314,7 +314,7 @@ assert not torch.cuda.is_initialized()
 assert len(prof.totals("all")) == 0
 fact = prof.info["sources"]["process totals"]
 assert fact["why"] == "CUDA is not up in this process", fact
-from test_totals import nvml_entries
+from test_totals_gpu import nvml_entries
 before = nvml_entries()
 assert os.getpid() not in [pid for pid, _ in before]
 child = os.fork()

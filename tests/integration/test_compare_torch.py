@@ -40,31 +40,33 @@ def runs(tmp_path_factory):
 
 def test_rows_sum_to_the_difference_of_what_was_alive(runs):
     a, b, _, folder = runs
-    found = memprof.compare(a, b)
+    found = memprof.compare(a, b, device="cpu")
     expected = sum(
         sign * int(prof.peak("cpu").live()["size"].sum())
         for prof, sign in ((b, 1), (a, -1))
     )
     assert found.delta == expected > 0
     assert sum(row["delta"] for row in found.rows) == expected
-    again = memprof.compare(folder / "a.memprof", folder / "b.memprof")
+    again = memprof.compare(folder / "a.memprof", folder / "b.memprof", device="cpu")
     assert again.rows == found.rows
     assert again.names == ("a.memprof", "b.memprof")
 
 
 def test_a_wider_layer_is_told_by_its_shapes(runs):
     a, b, _, _ = runs
-    found = memprof.compare(a, b, at="step:1")  # weights, momentum: as it is at rest
+    found = memprof.compare(
+        a, b, at="step:1", device="cpu"
+    )  # weights, momentum: as it is at rest
     grown = [row for row in found.rows if row["category"] == "parameter"]
     assert sum(row["delta"] for row in grown) == 4 * (256 + 1) * 128
-    peak = memprof.compare(a, b)
+    peak = memprof.compare(a, b, device="cpu")
     changes = {row["change"] for row in peak.rows}
     assert "[512, 128]>[512, 256]" in changes
 
 
 def test_a_wider_type_is_told(runs):
     a, _, c, _ = runs
-    found = memprof.compare(a, c)
+    found = memprof.compare(a, c, device="cpu")
     assert sum(row["delta"] for row in found.rows) == found.delta
     assert found.delta > 0
     assert not any(row["category"] == "parameter" for row in found.rows)
@@ -72,6 +74,6 @@ def test_a_wider_type_is_told(runs):
 
 def test_a_run_is_itself(runs):
     a, *_ = runs
-    found = memprof.compare(a, a.recording)
+    found = memprof.compare(a, a.recording, device="cpu")
     assert (found.rows, found.delta) == ([], 0)
     assert found.unchanged == found.before > 0

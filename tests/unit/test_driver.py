@@ -510,3 +510,21 @@ def test_ladder():
 def test_policy_is_one_of_three_words(wrong):
     with pytest.raises(ValueError, match="'auto', 'on', 'off'"):
         driver.check_policy(wrong)
+
+
+def test_a_tool_without_a_name_is_another_tool() -> None:
+    for other in ("", "CUPTI for <not provided>"):
+        text, loud = driver.refusal(39, "", other)
+        assert text.startswith("another tool holds CUPTI's only subscription")
+        assert loud
+    assert driver.refusal(39, "", "Kineto")[0].startswith("Kineto holds")
+
+
+def test_what_stays_as_it_is_is_told_loudly_once(monkeypatch) -> None:
+    monkeypatch.setattr(driver, "_told", set())
+    with pytest.warns(UserWarning, match="memprof: it is so") as told:
+        for _ in range(3):
+            driver.say("it is so.", loud=True)
+    assert len(told) == 1
+    with pytest.warns(UserWarning, match="memprof: something else"):
+        driver.say("something else.", loud=True)
