@@ -54,9 +54,8 @@ def test_rows_sum_to_the_difference_of_what_was_alive(runs):
 
 def test_a_wider_layer_is_told_by_its_shapes(runs):
     a, b, _, _ = runs
-    found = memprof.compare(
-        a, b, at="step:1", device="cpu"
-    )  # weights, momentum: as it is at rest
+    # Weights and momentum: as it is at rest.
+    found = memprof.compare(a, b, at="step:1", device="cpu")
     grown = [row for row in found.rows if row["category"] == "parameter"]
     assert sum(row["delta"] for row in grown) == 4 * (256 + 1) * 128
     peak = memprof.compare(a, b, device="cpu")

@@ -105,7 +105,7 @@ def test_every_birth_and_death_is_torchs_to_the_byte(both):
     # torch knows of what its ops met, we of what any Python object holds: in a
     # process of many tests that may be a few numbers more.
     before = [Counter(r[2] for r in rows if r[1] == 1) for rows in (theirs, ours)]
-    assert before[0].total() > 100
+    assert before[0].total() > 20
     assert not before[0] - before[1]
     assert sum((before[1] - before[0]).elements()) < 1000
 
