@@ -14,6 +14,7 @@ import pytest
 # What reads our files, whichever tests export them.
 sys.path.append(str(Path(__file__).parent / "validators"))
 
+BROWSERS = {Path(__file__).parent / name for name in ("browser", "consumers")}
 GPU_FOLDER = Path(__file__).parent / "gpu"
 SKIPPED_GPU = pytest.StashKey[str]()
 
@@ -32,7 +33,12 @@ def why_no_cuda() -> str | None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Mark all of tests/gpu as ``gpu``, and skip the mark without a device."""
+    """Mark all of tests/gpu as ``gpu``, and skip the mark without a device.
+
+    What drives a browser comes last: the driver stays, with threads of its own, and
+    beside other threads some of what memprof does is another way.
+    """
+    items.sort(key=lambda item: not BROWSERS.isdisjoint(item.path.parents))
     gpu_items = []
     for item in items:
         if GPU_FOLDER in item.path.parents:
