@@ -63,7 +63,8 @@ class FakeRecording:
     def defects(self) -> dict[str, int]:
         return {}
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, info: str) -> None:
+        assert isinstance(json.loads(info), dict)
         self.core.calls.append(("save", path))
 
     def close_stream(self) -> None:
