@@ -8,6 +8,7 @@
 
 #include "mem.h"
 #include "pickle_opcodes.h"
+#include "unpickle_values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,59 +26,6 @@
  * container, its places on the stack and in its holder, and the last two may
  * be half empty. */
 #define MOST_PER_BYTE 96u
-
-enum {
-    TAG_NONE = 1,
-    TAG_BOOL,
-    TAG_INT,
-    TAG_WIDE,
-    TAG_DOUBLE,
-    TAG_TEXT,
-    TAG_LIST,
-    TAG_TUPLE,
-    TAG_DICT
-};
-
-#define TAG_SHIFT 60
-#define PAYLOAD ((UINT64_C(1) << TAG_SHIFT) - 1)
-#define INT_BIAS (INT64_C(1) << 59)
-
-typedef struct {
-    const char *text;
-    uint32_t length;
-    uint32_t atom;
-} text_t;
-
-typedef struct {
-    mp_value_t *values; /* of a dict: key, value, key, value */
-    uint32_t count;
-    uint32_t capacity : 31;
-    uint32_t is_cut : 1;
-} container_t;
-
-typedef struct piece {
-    struct piece *next;
-    size_t size;
-    size_t used;
-    mp_value_t bytes[];
-} piece_t;
-
-/* An array that grows by half. */
-typedef struct {
-    void *items;
-    size_t count;
-    size_t capacity;
-} array_t;
-
-struct mp_unpickled {
-    array_t texts;      /* text_t */
-    array_t containers; /* container_t */
-    array_t wides;      /* uint64_t: int64_t or the bits of a double */
-    piece_t *pieces;
-    mp_value_t root;
-    uint64_t good_bytes;
-    bool whole;
-};
 
 typedef struct {
     const uint8_t *start, *at, *end;
@@ -181,24 +129,6 @@ static inline mp_value_t
 value_of(unsigned tag, uint64_t payload)
 {
     return (uint64_t)tag << TAG_SHIFT | payload;
-}
-
-static inline unsigned
-tag_of(mp_value_t value)
-{
-    return (unsigned)(value >> TAG_SHIFT);
-}
-
-static inline bool
-is_container(mp_value_t value)
-{
-    return tag_of(value) >= TAG_LIST;
-}
-
-static inline container_t *
-container_of(const mp_unpickled_t *made, mp_value_t value)
-{
-    return (container_t *)made->containers.items + (value & PAYLOAD);
 }
 
 static mp_status_t
@@ -810,144 +740,4 @@ mp_unpickled_free(mp_unpickled_t *unpickled)
     mp_free(unpickled->containers.items);
     mp_free(unpickled->wides.items);
     mp_free(unpickled);
-}
-
-/* ---- looking -------------------------------------------------------------
- */
-
-bool
-mp_unpickled_is_whole(const mp_unpickled_t *unpickled)
-{
-    return unpickled->whole;
-}
-
-uint64_t
-mp_unpickled_read(const mp_unpickled_t *unpickled)
-{
-    return unpickled->good_bytes;
-}
-
-mp_value_t
-mp_unpickled_root(const mp_unpickled_t *unpickled)
-{
-    return unpickled->root;
-}
-
-uint32_t
-mp_unpickled_texts(const mp_unpickled_t *unpickled)
-{
-    return (uint32_t)unpickled->texts.count;
-}
-
-uint32_t
-mp_unpickled_containers(const mp_unpickled_t *unpickled)
-{
-    return (uint32_t)unpickled->containers.count;
-}
-
-bool
-mp_value_is_cut(const mp_unpickled_t *unpickled, mp_value_t value)
-{
-    return is_container(value) && container_of(unpickled, value)->is_cut;
-}
-
-mp_value_kind_t
-mp_value_kind(const mp_unpickled_t *unpickled, mp_value_t value)
-{
-    static const mp_value_kind_t kinds[] = {
-        [0] = MP_VALUE_MISSING,       [TAG_NONE] = MP_VALUE_NONE,
-        [TAG_BOOL] = MP_VALUE_BOOL,   [TAG_INT] = MP_VALUE_INT,
-        [TAG_WIDE] = MP_VALUE_INT,    [TAG_DOUBLE] = MP_VALUE_DOUBLE,
-        [TAG_TEXT] = MP_VALUE_TEXT,   [TAG_LIST] = MP_VALUE_LIST,
-        [TAG_TUPLE] = MP_VALUE_TUPLE, [TAG_DICT] = MP_VALUE_DICT,
-    };
-    (void)unpickled;
-    return kinds[tag_of(value)];
-}
-
-int64_t
-mp_value_int(const mp_unpickled_t *unpickled, mp_value_t value,
-             int64_t fallback)
-{
-    switch (tag_of(value)) {
-    case TAG_BOOL:
-        return (int64_t)(value & PAYLOAD);
-    case TAG_INT:
-        return (int64_t)(value & PAYLOAD) - INT_BIAS;
-    case TAG_WIDE:
-        return (int64_t)((const uint64_t *)
-                             unpickled->wides.items)[value & PAYLOAD];
-    default:
-        return fallback;
-    }
-}
-
-bool
-mp_value_text(const mp_unpickled_t *unpickled, mp_value_t value,
-              const char **text, size_t *length)
-{
-    if (tag_of(value) != TAG_TEXT) {
-        return false;
-    }
-    const text_t *found =
-        (const text_t *)unpickled->texts.items + (value & PAYLOAD);
-    *text = found->text;
-    *length = found->length;
-    return true;
-}
-
-uint32_t
-mp_value_atom(const mp_unpickled_t *unpickled, mp_value_t value)
-{
-    if (tag_of(value) != TAG_TEXT) {
-        return 0;
-    }
-    return ((const text_t *)unpickled->texts.items)[value & PAYLOAD].atom;
-}
-
-uint32_t
-mp_value_number(mp_value_t value)
-{
-    return tag_of(value) >= TAG_TEXT ? (uint32_t)(value & PAYLOAD)
-                                     : MP_NO_INDEX;
-}
-
-size_t
-mp_value_count(const mp_unpickled_t *unpickled, mp_value_t value)
-{
-    if (!is_container(value)) {
-        return 0;
-    }
-    uint32_t count = container_of(unpickled, value)->count;
-    return tag_of(value) == TAG_DICT ? count / 2 : count;
-}
-
-mp_value_t
-mp_value_item(const mp_unpickled_t *unpickled, mp_value_t value, size_t index)
-{
-    return container_of(unpickled, value)->values[index];
-}
-
-void
-mp_value_pair(const mp_unpickled_t *unpickled, mp_value_t value, size_t index,
-              mp_value_t *key, mp_value_t *item)
-{
-    const mp_value_t *values = container_of(unpickled, value)->values;
-    *key = values[2 * index];
-    *item = values[2 * index + 1];
-}
-
-mp_value_t
-mp_value_find(const mp_unpickled_t *unpickled, mp_value_t value, uint32_t atom)
-{
-    if (tag_of(value) != TAG_DICT) {
-        return MP_NO_VALUE;
-    }
-    const container_t *dict = container_of(unpickled, value);
-    for (size_t i = dict->count; i >= 2; i -= 2) {
-        if (mp_value_atom(unpickled, dict->values[i - 2]) == atom) {
-            return dict->values[i - 1];
-        }
-    }
-    return MP_NO_VALUE;
 }
