@@ -15,9 +15,7 @@
 #include <string.h>
 
 #define HIGHEST_PROTOCOL 5
-#define MAX_DEPTH                                                             \
-    200u /* of lists and dicts being filled inside each other                 \
-          */
+#define MAX_DEPTH 200u /* containers being filled, one in another */
 #define MAX_ATOMS 200u
 #define ATOM_SLOTS 512u
 #define FIRST_PIECE (64u << 10)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import threading
 from typing import Any
 
 from memprof.errors import MemprofError
@@ -165,37 +164,6 @@ def save_target(path: Path) -> str:
     finally:
         os.close(handle)
     return os.fspath(target)
-
-
-def write_whole(path: str, text: str) -> None:
-    """Write TEXT to PATH, whole or not at all; a file that is there keeps its mode.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    beside = f"{path}.tmp{os.getpid()}.{threading.get_ident()}"
-    try:
-        mode = os.stat(path).st_mode & 0o7777
-    except OSError:  # none yet
-        mode = None
-    try:
-        # What takes the place of something private is private meanwhile.
-        handle = os.open(
-            beside,
-            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
-            0o666 if mode is None else 0o600,
-        )
-        with open(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        if mode is not None:
-            os.chmod(beside, mode)
-        os.replace(beside, path)
-    except BaseException as problem:
-        if os.path.exists(beside):
-            os.unlink(beside)
-        if isinstance(problem, OSError):
-            raise type(problem)(problem.errno, problem.strerror, path) from None
-        raise
 
 
 def _after_fork() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from memprof import _core, files
+from memprof import _core, output
 from memprof.devices import device_name
 from memprof.export import Path, target
 from memprof.options import choices
@@ -41,7 +41,7 @@ def export_memory_timeline(recording: Recording, path: Path, device: object) -> 
         from memprof.reports import html, nothing
 
         if number == NO_DEVICE:
-            files.write_whole(to, nothing.page())
+            output.write_text(to, nothing.page())
         else:
             html.write(recording, to, device_name(number))
         return

@@ -41,11 +41,13 @@ def replacing(path: files.Path) -> Iterator[str]:
         if mode is not None:
             os.chmod(temporary, mode)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as problem:
         try:
             os.unlink(temporary)
         except FileNotFoundError:
             pass
+        if isinstance(problem, OSError) and problem.filename == temporary:
+            problem.filename = target  # the name that the user gave
         raise
 
 
@@ -53,6 +55,11 @@ def write(path: files.Path, content: bytes) -> None:
     """Write CONTENT to PATH, whole or not at all; raises as ``replacing``."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(content)
+
+
+def write_text(path: files.Path, text: str) -> None:
+    """Write TEXT to PATH as UTF-8, whole or not at all; raises as ``replacing``."""
+    write(path, text.encode("utf-8", "replace"))
 
 
 def clean(text: str) -> str:

@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
         if side["dropped"] or not side["finished"]
     ]
     if args.html is not None:
+        from memprof.output import write_text
         from memprof.reports.diff import html_page
-        from memprof.reports.whole import write_text
 
         write_text(args.html, html_page(found))
         print(f"memprof: wrote {args.html}", file=sys.stderr)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memprof.reports.whole import write_text
+from memprof.output import write_text
 
 SCHEMA = 1
 FIGURES = ("peak", "growth", "reserved", "outside", "device", "count")

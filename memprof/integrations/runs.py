@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.integrations.baselines import written
-from memprof.reports.whole import write_text
+from memprof.output import write_text
 
 FOLDER = ".memprof"
 _FILE = re.compile(r"(\d{4,})_(.+)\.json")

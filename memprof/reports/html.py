@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memprof import files
+from memprof import files, output
 from memprof.errors import MemprofError
 from memprof.reports.columns import armoured
 from memprof.reports.page_data import PageData
@@ -68,20 +68,7 @@ def write(
             f"the report has {size_text(len(text))}; a recording of fewer steps "
             "(schedule=memprof.schedule(...)) or of one device (device=) is smaller"
         )
-    target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name[:40]}.{os.getpid()}")
-    handle = os.open(
-        beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
-    )
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if target.exists():
-            os.chmod(beside, target.stat().st_mode & 0o777)
-        os.replace(beside, target)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    output.write_text(path, text)
     return Path(path)
 
 
