@@ -36,11 +36,10 @@ seen_before(const PyObject *parameter, const PyObject *gradient)
  * says that it is there. */
 static void
 claim_gradient(mp_module_state_t *state, PyObject *parameter,
-               PyObject *gradient)
+               PyObject *gradient, uint32_t owner)
 {
     (void)seen_before(parameter, gradient);
-    (void)mp_claim(state, gradient, MP_ROLE_GRADIENT, mp_name_of(parameter),
-                   4);
+    (void)mp_claim(state, gradient, MP_ROLE_GRADIENT, owner, 4);
 }
 
 /* A parameter without a name that OPTIMIZER is about to change is of a model
@@ -74,7 +73,7 @@ claim_gradients(mp_module_state_t *state, PyObject *optimizer,
         else if (gradient != Py_None && !seen_before(parameter, gradient)) {
             /* Only now: most gradients were told of, and are named. */
             look_for_name(state, optimizer, parameter, looked);
-            claim_gradient(state, parameter, gradient);
+            claim_gradient(state, parameter, gradient, mp_name_of(parameter));
         }
         Py_XDECREF(gradient);
         Py_DECREF(parameter);
@@ -112,7 +111,7 @@ mp_gradient_hook(PyObject *core, PyObject *parameter)
     mp_module_state_t *state = mp_state_of(core);
     PyObject *gradient = PyObject_GetAttr(parameter, state->str_grad);
     if (gradient != NULL && gradient != Py_None) {
-        claim_gradient(state, parameter, gradient);
+        claim_gradient(state, parameter, gradient, mp_name_of(parameter));
     }
     Py_XDECREF(gradient);
     PyErr_Clear(); /* expected: not a tensor after all */
@@ -222,9 +221,12 @@ PyObject *
 mp_claim_gradient(PyObject *module, PyObject *args)
 {
     mp_module_state_t *state = mp_state_of(module);
-    PyObject *parameter;
+    PyObject *parameter, *text;
     const char *library;
-    if (!PyArg_ParseTuple(args, "Os:claim_gradient", &parameter, &library)) {
+    uint32_t owner;
+    if (!PyArg_ParseTuple(args, "OsU:claim_gradient", &parameter, &library,
+                          &text) ||
+        !mp_intern_object(mp_hook_intern(), text, &owner)) {
         return NULL;
     }
     if (!has_plain_grad(state, parameter) || !is_quiet(state, library)) {
@@ -234,7 +236,7 @@ mp_claim_gradient(PyObject *module, PyObject *args)
     /* A subclass runs Python code, and with that other threads. */
     if (gradient != NULL &&
         (PyObject *)Py_TYPE(gradient) == state->tensor_type) {
-        claim_gradient(state, parameter, gradient);
+        claim_gradient(state, parameter, gradient, owner);
     }
     Py_XDECREF(gradient);
     PyErr_Clear();

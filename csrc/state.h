@@ -102,7 +102,7 @@ extern PyMethodDef mp_snapshot_methods[];
  * a list; some 100 ns for each object that the garbage collector tracks. */
 PyObject *mp_instances(PyObject *module, PyObject *set);
 
-/* gradients.c: claim_gradient(parameter, library folder). */
+/* gradients.c: claim_gradient(parameter, library folder, owner). */
 PyObject *mp_claim_gradient(PyObject *module, PyObject *args);
 
 /* made_events.c: from_events, feed, intern_string, intern_stack. */

@@ -93,8 +93,8 @@ def set_codes(module: CodeType | None, backward: tuple[CodeType, ...]) -> None:
     call of a module passes through, with the module as its first argument
     (None: modules are not looked for); at most four that run a backward."""
 
-def claim_gradient(parameter: Any, library: str, /) -> None:
-    """Marks the storage of ``parameter.grad``, if no backward runs, all other
+def claim_gradient(parameter: Any, library: str, owner: str, /) -> None:
+    """Marks the storage of ``parameter.grad`` as ``owner``'s, if no backward runs, all other
     threads wait inside of ``library`` (the standard library's folder, with a
     slash) and the class does not compute it.  Only where stacks can be walked."""
 

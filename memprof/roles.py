@@ -135,7 +135,7 @@ class Roles:
             if parameter.requires_grad:
                 self.hook(parameter)
             if not one_thread():
-                claim_gradient(parameter)
+                claim_gradient(parameter, f"{name}.grad")
                 return marked
             gradient = parameter.grad
         except Exception:  # a subclass that does not let us
@@ -183,8 +183,8 @@ class Roles:
         table[address] = ref
 
 
-def claim_gradient(parameter: Any) -> None:
-    """Mark the gradient of a parameter beside other threads, where that is safe.
+def claim_gradient(parameter: Any, owner: str) -> None:
+    """Mark a parameter's gradient as OWNER's beside other threads, where that is safe.
 
     A backward of another thread replaces ``.grad`` without the GIL, and to look at
     that moment is to crash. No check from Python is safe: the GIL changes hands
@@ -198,7 +198,7 @@ def claim_gradient(parameter: Any) -> None:
         disabled is not None and getattr(cls, "__torch_function__", None) is disabled
     )
     if runs_no_python and _core.STACKS_UNAVAILABLE is None:
-        _core.claim_gradient(parameter, _LIBRARY)
+        _core.claim_gradient(parameter, _LIBRARY, owner)
 
 
 def one_thread() -> bool:

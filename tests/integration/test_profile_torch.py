@@ -835,7 +835,7 @@ def test_gradients_are_left_alone_while_another_thread_trains():
         end = time.monotonic() + 2
         while time.monotonic() < end:
             for parameter in parameters:
-                roles.claim_gradient(parameter)
+                roles.claim_gradient(parameter, "w.grad")
             prof.step()
         stop.set()
         thread.join()
