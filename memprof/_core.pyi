@@ -242,7 +242,8 @@ class Session:
         """A copy of what the open window holds so far."""
 
     def flush(self) -> None:
-        """Wait until every event written so far has been applied."""
+        """Wait until every event written so far has been applied, and is in the
+        file where the open window is streamed."""
 
     def status(self) -> dict[str, Any]:
         """``running, seeding, recording, forked, events, dropped, own_bytes,

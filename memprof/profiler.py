@@ -300,6 +300,16 @@ class profile(Results):
                 f"{type(error).__name__} in the profiled code)"
             )
 
+    def flush(self) -> None:
+        """Put what was recorded so far into the file of ``path``, at once.
+
+        Without it that happens within half a second. Does nothing where nothing
+        is streamed, and in a forked child.
+        """
+        follower = self._follower
+        if follower is not None and self._pid == os.getpid():
+            follower.flush()
+
     def __repr__(self) -> str:
         """Say what it does now, short."""
         state = "stopped" if self._follower is None else "running"

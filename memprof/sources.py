@@ -312,6 +312,10 @@ class Live:
         the_ledger().settle()
         return self._session.window_end()
 
+    def flush(self) -> None:
+        """See ``Follower``."""
+        self._session.flush()
+
     def snapshot(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
