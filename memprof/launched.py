@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from memprof import interrupted
 from memprof.errors import MemprofError
 from memprof.launch import Plan, file_of, plan_of
 from memprof.reports.units import count_text, counted, size_text
@@ -223,7 +224,8 @@ def _set_up() -> None:
 
 def _finish() -> None:
     if _run is not None:
-        _run.finish()
+        with interrupted.kept():
+            _run.finish()
 
 
 def _begin_child(plan: Plan) -> None:

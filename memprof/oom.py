@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from memprof import torch_import
+from memprof import interrupted, torch_import
 
 VARIABLE = "MEMPROF_ON_OOM"
 """Environment: the folder for recordings of processes that ran out of memory."""
@@ -191,9 +191,10 @@ def _start(torch: Any) -> None:
 
     def finish() -> None:
         if os.getpid() == pid:
-            end_steps()
-            last_look()
-            ours.stop()
+            with interrupted.kept():
+                end_steps()
+                last_look()
+                ours.stop()
 
     atexit.register(finish)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from memprof import cuda
+from memprof import cuda, interrupted
 from memprof.careful import attempt
 from memprof.driver import check_policy
 from memprof.errors import MemprofError
@@ -541,6 +541,11 @@ def import_torch() -> Any:
 @atexit.register
 def _close_all() -> None:
     """Close the files of profiles that nobody stopped."""
+    with interrupted.kept():
+        _stop_all()
+
+
+def _stop_all() -> None:
     for running in list(_running):
         # A thread that hangs inside of its profile must not keep us from ending.
         if running._pid == os.getpid() and running._lock.acquire(timeout=5):
