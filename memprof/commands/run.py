@@ -11,6 +11,7 @@ from memprof.limits import size
 
 NAME = "run"
 HELP = "run a program, unchanged, and record it"
+EXAMPLE = 'memprof run -q -c "import torch; torch.ones(1000)"'
 
 EXAMPLES = """examples:
   memprof run train.py --epochs 1
