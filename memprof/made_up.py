@@ -72,7 +72,7 @@ def recording(allocations: int) -> MadeUp:
     events = np.concatenate(parts)
     events["time_ns"] = 1_000 * np.arange(1, len(events) + 1)
     stacks = [[("forward", "made_up_model.py", 10 + k)] for k in range(LAYERS)]
-    core = _core.from_events(events, _NAMES, stacks)
+    core = _core.from_events(events.data, _NAMES, stacks)
     core.info = json.dumps(_info())
     return MadeUp(
         Recording(core),

@@ -201,7 +201,7 @@ def _real(folder: Path) -> str:
 
     torch: Any = import_torch()
     path = folder / "real.memprof"
-    with profile(path=path, activities=_cpu()) as prof:
+    with profile(path=path, activities=_cpu()):
         kept = [torch.ones(TENSOR_BYTES // 4) for _ in range(TENSORS)]
     expect("tensors made", len(kept), TENSORS)
     found = load(path)

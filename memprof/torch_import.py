@@ -34,8 +34,11 @@ class _Finder:
             spec = _spec_by_others(self, name, path, target)
         finally:
             self._looking = False
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            _wrap(spec.loader)
+        if spec is not None:
+            try:
+                _wrap(spec.loader)
+            except Exception:  # an odd loader: torch comes all the same
+                pass
         return spec
 
     def invalidate_caches(self) -> None:
@@ -98,7 +101,7 @@ def when_torch_comes(callback: Callable[[Any], object]) -> None:
         return
     _waiting.append(callback)
     if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _finder)
 
 
 def forget(callback: Callable[[Any], object]) -> None:

@@ -27,7 +27,7 @@ if sys.version_info >= (3, 10) and os.environ.get("MEMPROF_RUN"):
 
 _ours = sys.modules.pop("sitecustomize", None)
 try:
-    import sitecustomize  # noqa: F401
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 except ImportError as _problem:
     if getattr(_problem, "name", "sitecustomize") != "sitecustomize":
         raise

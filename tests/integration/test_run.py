@@ -223,6 +223,17 @@ def test_os_exit_loses_nothing(tmp_path):
     assert recording.info["argv"] == ["quick.py"]
 
 
+def test_a_flush_puts_what_there_is_into_the_file_at_once(tmp_path):
+    import torch
+
+    with memprof.profile(path=tmp_path / "x.memprof") as prof:
+        kept_here = [torch.ones(1001) for _ in range(7)]
+        prof.flush()
+        assert kept(memprof.load(tmp_path / "x.memprof")) == len(kept_here)
+    prof.flush()  # stopped: nothing to do
+    assert kept(memprof.load(tmp_path / "x.memprof")) == 7
+
+
 def test_a_module_that_reads_standard_input_and_exits(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
@@ -281,7 +292,7 @@ def test_a_sitecustomize_of_the_user_runs_and_the_path_is_the_users(tmp_path):
 
 
 def test_a_torch_that_cannot_be_recorded_costs_the_program_nothing(tmp_path):
-    code = "import os\nif not os.path.exists('again'):\n    open('again', 'w')\n    1 / 0\n"
+    code = "import os\nif not os.path.exists('x'):\n    open('x', 'w')\n    1 / 0\n"
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(code + "__version__ = '0.1'\n")
     program = """

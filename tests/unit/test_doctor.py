@@ -77,7 +77,7 @@ def test_a_torch_that_does_not_load_and_one_too_old(monkeypatch):
     [
         (True, False, False, "recording works: the CPU"),
         (True, True, False, "recording works: the CPU and GPUs"),
-        (True, True, True, "recording works: the CPU and GPUs; with the driver's calls"),
+        (True, True, True, "recording works: the CPU and GPUs; with the driver's"),
         (False, True, False, "recording works by torch's memory history: GPUs only"),
         (False, False, True, "nothing can be recorded here: shim"),
     ],
