@@ -116,7 +116,7 @@ class Run:
 
     def flush(self) -> None:
         """Write what was recorded so far; the process ends at once."""
-        if os.getpid() != self.pid:
+        if os.getpid() != self.pid or self._ending.locked():
             return
 
         def write() -> None:
@@ -217,7 +217,7 @@ def _set_up() -> None:
                 pass
         original(status)
 
-    _exit.__name__ = _exit.__qualname__ = "_exit"
+    _exit.__module__, _exit.__qualname__ = "os", "_exit"  # so it can be pickled
     _exit.__doc__ = original.__doc__
     os._exit = _exit  # type: ignore[assignment]
 

@@ -131,12 +131,24 @@ class Keeper:
         _say(f"out of memory; what was recorded: memprof summary {path}{last}")
 
     def _next_path(self) -> str:
-        from memprof.launch import rank_of, script_name
+        from memprof.launch import script_name
 
         script = script_name(sys.argv[0] if getattr(sys, "argv", None) else "")
         number = f".{len(self.kept) + 1}" if self.kept else ""
-        name = f"memprof-oom-{script}{rank_of(os.environ)}.{self._pid}{number}"
+        name = f"memprof-oom-{script}{_rank()}.{self._pid}{number}"
         return os.path.join(self._folder, f"{name}.memprof")
+
+
+def _rank() -> str:
+    """Return the rank for a name, as torch knows it, else the environment."""
+    from memprof import info
+    from memprof.launch import rank_of
+
+    try:
+        known = info.distributed(sys.modules.get("torch"))["distributed"]
+        return f".rank{int(known['rank'])}"
+    except Exception:  # no process group, or one that is broken by now
+        return rank_of(os.environ)
 
 
 _keeper: Keeper | None = None

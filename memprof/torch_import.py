@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+_IMPORTER = "<frozen importlib._bootstrap_external>"
 _waiting: list[Callable[[Any], object]] = []
 
 
@@ -78,6 +79,8 @@ def _wrap(loader: Any) -> None:
         for callback in waiting:
             _call(callback, module)
 
+    # A frame of the importer's: tracebacks out of an import leave those out.
+    exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORTER)
     loader.exec_module = exec_module
 
 

@@ -26,6 +26,13 @@ kept = [torch.ones(1001) for _ in range(7)]
 """
 
 
+EXITS = """
+import pickle
+assert pickle.loads(pickle.dumps(os._exit)) is os._exit
+os._exit(9)
+"""
+
+
 def start(folder: Path, *words: object, **more: object) -> subprocess.Popen:
     """Start ``memprof run`` in FOLDER."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -186,17 +193,22 @@ if __name__ == "__main__":
 
 
 def test_an_exception_has_the_programs_own_traceback_and_code(tmp_path):
-    name = script(tmp_path, "fails.py", HEAD + "raise KeyError('lost')\n")
-    done = run(tmp_path, "-o", "x.memprof", name)
+    code = HEAD + "raise torch.cuda.OutOfMemoryError('CUDA out of memory')\n"
+    name = script(tmp_path, "fails.py", code)
+    done = run(tmp_path, "-o", "x.memprof", name, env={"MEMPROF_ON_OOM": "oom"})
     assert done.returncode == 1
-    trace = [line for line in done.stderr.splitlines() if line[:7] != "memprof"]
-    assert trace[:3] == [
+    lines = [line for line in done.stderr.splitlines() if line[:7] != "memprof"]
+    assert lines[:3] == [
         "Traceback (most recent call last):",
         f'  File "{tmp_path}/fails.py", line 5, in <module>',
-        "    raise KeyError('lost')",
+        "    raise torch.cuda.OutOfMemoryError('CUDA out of memory')",
     ]
-    assert trace[3] == "KeyError: 'lost'"
+    assert lines[3].endswith("OutOfMemoryError: CUDA out of memory")
     assert kept(memprof.load(tmp_path / "x.memprof")) == 7
+    # It was one that is to be kept, beside the run's own file.
+    (saved,) = (tmp_path / "oom").glob("memprof-oom-fails.*.memprof")
+    assert kept(memprof.load(saved)) == 7
+    assert saved.with_suffix(".txt").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -216,11 +228,33 @@ def test_a_signal_ends_the_program_as_ever(tmp_path, number):
 
 
 def test_os_exit_loses_nothing(tmp_path):
-    done = run(tmp_path, script(tmp_path, "quick.py", HEAD + "os._exit(9)\n"))
+    done = run(tmp_path, script(tmp_path, "quick.py", HEAD + EXITS))
     assert done.returncode == 9
     (recording,) = recordings(tmp_path)
     assert kept(recording) == 7
     assert recording.info["argv"] == ["quick.py"]
+
+
+def test_steps_of_the_programs_own_profiles_are_steps():
+    import torch
+
+    from memprof.step_marks import follow_profiles
+
+    originals = memprof.profile.step, torch.profiler.profile.step
+    outer = memprof.profile()
+    with outer:
+        end = follow_profiles(outer.step, outer)
+        for theirs in (memprof.profile, torch.profiler.profile):
+            with theirs(activities=[torch.profiler.ProfilerActivity.CPU]) as inner:
+                for _ in range(3):
+                    torch.ones(10)
+                    inner.step()
+        end()
+        with memprof.profile() as inner:
+            inner.step()
+    # The second profile's first step is the end of a round that the first began.
+    assert outer.step_num == 5
+    assert (memprof.profile.step, torch.profiler.profile.step) == originals
 
 
 def test_a_flush_puts_what_there_is_into_the_file_at_once(tmp_path):
@@ -309,6 +343,15 @@ sys.exit(4)
     assert done.returncode == 4
     assert done.stdout == "SourceFileLoader False\nFalse\n"
     assert done.stderr.count("memprof: nothing is recorded: ") == 1
+    # What its import raises has the traceback that it has without us.
+    for error in ("1 / 0", "raise ImportError('no library')"):
+        (tmp_path / "torch" / "__init__.py").write_text(f"def f():\n    {error}\nf()")
+        name = script(tmp_path, "odd.py", "def g():\n    import torch\ng()\n")
+        plain = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, capture_output=True, text=True
+        )
+        done = run(tmp_path, name)
+        assert (done.returncode, done.stderr) == (1, plain.stderr)
 
 
 def refused(folder: Path, *words: object, **more: object) -> tuple[int, str]:

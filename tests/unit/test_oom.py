@@ -68,6 +68,19 @@ def test_the_observer_saves_recording_and_summary_of_its_rank(torch, folder, cap
     assert len(keeper.kept) == oom.MOST
 
 
+def test_the_rank_is_that_of_the_process_group(torch, folder):
+    torch.distributed = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_backend=lambda: "gloo",
+        get_rank=lambda: 5,
+        get_world_size=lambda: 8,
+    )
+    keeper = oom.Keeper(FakeProfile(), str(folder))
+    keeper.save(None)
+    assert ".rank5." in keeper.kept[0]
+
+
 def test_a_folder_that_cannot_be_made_costs_the_program_nothing(torch, folder, capsys):
     folder.parent.write_text("a file")
     keeper = oom.Keeper(FakeProfile(), str(folder))
