@@ -65,8 +65,8 @@ class profile(Results):
             torch: here they cost almost nothing. False switches them off.
         with_modules: Names of modules; likewise.
         with_ops: Names of ops, the most expensive source. False: only
-            ``record_function`` regions; backward blocks then lack the forward
-            that caused them.
+            ``record_function`` regions that Python enters; backward blocks then
+            lack the forward that caused them.
         cupti: Whether to hear the driver's memory calls, which shows what
             libraries take beside PyTorch. ``"auto"``: wherever that disturbs
             neither torch.profiler nor Nsight; ``"on"``: also where it might;
