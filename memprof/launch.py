@@ -50,6 +50,7 @@ class Plan(NamedTuple):
     steps: str = "program"
     children: str = "new"
     quiet: bool = False
+    verbose: bool = False
     options: dict[str, Any] = {}  # noqa: RUF012
     """Arguments of ``memprof.profile``."""
 

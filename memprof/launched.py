@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -185,8 +186,13 @@ def start(torch: Any) -> None:
     plan = wanted()
     if plan is None:
         return
-    _set_up()
-    _begin(plan, torch)
+    try:
+        _set_up()
+        _begin(plan, torch)
+    except Exception:
+        if plan.verbose:
+            traceback.print_exc()
+        raise
 
 
 def _begin(plan: Plan, torch: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,13 +43,20 @@ def expect(what: str, found: object, wanted: object) -> None:
         raise Wrong(f"{what}: {found}, and it must be {wanted}")
 
 
-def run(allocations: int, html: Path | None, told: Callable[[Step], None]) -> bool:
+def run(
+    allocations: int,
+    html: Path | None,
+    told: Callable[[Step], None],
+    *,
+    traces: bool = False,
+) -> bool:
     """Run all steps.
 
     Args:
         allocations: Of the made-up data.
         html: Where its report goes; None: to nowhere for good.
         told: Called with each step when it is done.
+        traces: Show on standard error where a failure comes from.
 
     Returns:
         Whether none failed.
@@ -59,9 +67,9 @@ def run(allocations: int, html: Path | None, told: Callable[[Step], None]) -> bo
     def step(name: str, call: Callable[[], str]) -> None:
         try:
             result = Step(name, OK, call())
-        except LookupError as problem:
-            result = Step(name, FAILED, f"{type(problem).__name__}: {problem}")
         except Exception as problem:
+            if traces:
+                traceback.print_exc()
             known = isinstance(problem, (Wrong, OSError))
             kind = "" if known else f"{type(problem).__name__}: "
             result = Step(name, FAILED, f"{kind}{problem}")

@@ -7,25 +7,20 @@ import json
 import sys
 
 from memprof import oom
+from memprof.commands import common
 
 NAME = "doctor"
 HELP = "what can be recorded here, why not the rest, what to do about it"
 EXAMPLE = "memprof doctor"
 
-EXAMPLES = """examples:
-  memprof doctor
-  memprof doctor --cuda --json
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``doctor`` takes."""
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    common.examples(parser, EXAMPLE)
     parser.add_argument(
         "--cuda", action="store_true", help="start CUDA to see whether it works"
     )
-    parser.add_argument("--json", action="store_true", help="write the facts as JSON")
+    common.add(parser, "say nothing: the exit code tells")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,6 +33,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         json.dump(doctor.to_dict(), sys.stdout, indent=1)
         sys.stdout.write("\n")
-    else:
+    elif not args.quiet:
         sys.stdout.write(doctor.text())
     return 0 if works else 1

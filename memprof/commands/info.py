@@ -8,24 +8,19 @@ import sys
 from pathlib import Path
 
 import memprof.recording
+from memprof.commands import common
 from memprof.reports import file_facts
 
 NAME = "info"
 HELP = "what a file is: versions, devices, sources, counts, its own cost"
 EXAMPLE = "memprof info run.memprof"
 
-EXAMPLES = """examples:
-  memprof info run.memprof
-  memprof info run.memprof --json
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``info`` takes."""
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    common.examples(parser, EXAMPLE)
     parser.add_argument("file", type=Path, help="what memprof.load reads")
-    parser.add_argument("--json", action="store_true", help="write the facts as JSON")
+    common.add(parser, "no warnings")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,6 +31,11 @@ def run(args: argparse.Namespace) -> int:
     """
     recording = memprof.recording.load(args.file)
     found = file_facts.facts(recording, args.file)
+    if not found["file"]["finished"] and not args.quiet:
+        print(
+            f"memprof: warning: {args.file} is cut; this is what is whole",
+            file=sys.stderr,
+        )
     if args.json:
         json.dump(found, sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")

@@ -7,16 +7,16 @@ import os
 from typing import Any
 
 from memprof import files, launch
+from memprof.commands import common
 from memprof.limits import size
 
 NAME = "run"
 HELP = "run a program, unchanged, and record it"
 EXAMPLE = 'memprof run -q -c "import torch; torch.ones(1000)"'
 
-EXAMPLES = """examples:
+MORE = """
   memprof run train.py --epochs 1
   memprof run -o before.memprof --steps optimizer -m package.train
-  memprof run -q -c "import torch; torch.ones(1000)"
 
 The recording is written while the program runs: one that was killed leaves what
 it had recorded. Exit code, signals and tracebacks are the program's own.
@@ -40,8 +40,7 @@ def _budget(word: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``run`` takes."""
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    common.examples(parser, EXAMPLE, MORE)
     parser.usage = (
         "memprof run [options] SCRIPT ARGS...\n"
         "       memprof run [options] -m MODULE ARGS...\n"
@@ -56,9 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-f", "--force", action="store_true", help="replace a file that is there"
-    )
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="say nothing but what fails"
     )
     parser.add_argument(
         "--steps",
@@ -121,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=argparse.REMAINDER,
         help="the program, as python takes it; all that follows is the program's",
     )
+    common.add(parser, "say nothing but what fails", json=False)
     parser.set_defaults(usage_error=parser.error)
 
 
@@ -140,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
         steps=args.steps,
         children=args.children,
         quiet=args.quiet,
+        verbose=args.verbose,
         options=_options(args),
     )
     launch.become(program, plan)

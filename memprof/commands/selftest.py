@@ -9,24 +9,18 @@ import sys
 from pathlib import Path
 
 from memprof import oom
-from memprof.commands import words
+from memprof.commands import common, words
 
 NAME = "selftest"
 HELP = "try everything on made-up data whose numbers are known"
 EXAMPLE = "memprof selftest --allocs 1000"
 
-EXAMPLES = """examples:
-  memprof selftest --allocs 1000
-  memprof selftest --allocs 100000 --html report.html
-"""
-
-SCHEMA = 1
+SCHEMA = "memprof.selftest/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``selftest`` takes."""
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    common.examples(parser, EXAMPLE)
     parser.add_argument(
         "--allocs",
         type=words.count,
@@ -43,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--force", action="store_true", help="replace a file that is there"
     )
-    parser.add_argument("--json", action="store_true", help="write the facts as JSON")
+    common.add(parser, "tell only of steps that failed")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
     def told(step: selftest.Step) -> None:
         steps.append(step)
-        if not args.json:
+        if not args.json and (step.state == selftest.FAILED or not args.quiet):
             print(f"{step.state:8}  {step.name:16}  {step.text}", flush=True)
 
-    good = selftest.run(args.allocs, html, told)
+    good = selftest.run(args.allocs, html, told, traces=args.verbose)
     if args.json:
         facts = {"schema": SCHEMA, "ok": good, "steps": [s._asdict() for s in steps]}
         json.dump(facts, sys.stdout, indent=1)

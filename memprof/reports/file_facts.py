@@ -9,7 +9,7 @@ from typing import Any
 from memprof.recording import Recording
 from memprof.reports.units import count_text, counted, size_text
 
-SCHEMA = 1
+SCHEMA = "memprof.info/1"
 
 _VERSIONS = ("memprof", "torch", "cuda", "python", "platform")
 _RUN = ("argv", "cwd", "host", "pid", "distributed", "schedule", "record_shapes")

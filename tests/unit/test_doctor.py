@@ -32,7 +32,7 @@ def test_json_has_the_same(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["doctor", "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
-    assert facts["schema"] == 1
+    assert facts["schema"] == "memprof.doctor/1"
     assert facts["records"] is False
     states = {check["name"]: check["ok"] for check in facts["checks"]}
     assert states["core"]
@@ -113,3 +113,5 @@ def test_the_example_in_the_help(monkeypatch, capsys):
     assert verb.EXAMPLE in capsys.readouterr().out
     assert main(verb.EXAMPLE.split()[1:]) == 1
     assert capsys.readouterr().out.startswith("memprof ")
+    assert main(["doctor", "-q"]) == 1
+    assert capsys.readouterr().out == ""

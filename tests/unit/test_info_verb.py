@@ -17,7 +17,7 @@ NAMES = sorted(path.name for path in GOLDEN.glob("*.memprof"))
 
 
 def facts(path: Path, capsys: pytest.CaptureFixture) -> dict:
-    assert main(["info", str(path), "--json"]) == 0
+    assert main(["info", str(path), "--json", "-q"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return json.loads(out)
@@ -28,7 +28,7 @@ def test_what_a_gpu_recorded(name, capsys):
     path = GOLDEN / name
     recording = load(path)
     found = facts(path, capsys)
-    assert found["schema"] == 1
+    assert found["schema"] == "memprof.info/1"
     assert found["file"]["bytes"] == path.stat().st_size
     assert found["file"]["kind"] == "recording"
     assert found["file"]["finished"]
@@ -70,7 +70,9 @@ def test_a_cut_file_gives_its_facts(tmp_path, capsys):
     found = facts(path, capsys)
     assert not found["file"]["finished"]
     assert main(["info", str(path)]) == 0
-    assert "; cut: this is what is whole" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "; cut: this is what is whole" in out
+    assert err == f"memprof: warning: {path} is cut; this is what is whole\n"
 
 
 def test_a_snapshot_and_an_empty_recording(tmp_path, capsys):

@@ -77,6 +77,14 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(no_torch, capsys, monkey
     assert "No space left" in states["collapsed stacks"][1]
     assert states["report"][0] == "ok"
     assert err == "memprof: error: not everything works here\n"
+    assert facts["schema"] == "memprof.selftest/1"
+    assert main(["selftest", "-q", "-v", "--allocs", "100"]) == 1
+    out, err = capsys.readouterr()
+    assert [line[10:26].strip() for line in out.splitlines()] == [
+        "csv",
+        "collapsed stacks",
+    ]
+    assert err.count("Traceback") == 2
 
 
 def test_the_report_is_kept_if_asked_and_replaces_nothing(no_torch, capsys, tmp_path):
