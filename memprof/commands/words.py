@@ -90,3 +90,16 @@ def time_range(word: str) -> tuple[float | None, float | None]:
     if low is not None and high is not None and high < low:
         raise argparse.ArgumentTypeError(f"{word!r} ends before it begins")
     return low, high
+
+
+def one_output(args: argparse.Namespace) -> Path:
+    """Return the file that OUT or ``-o`` names: one of them must, and only one.
+
+    Raises:
+        SystemExit: with the code of bad usage.
+    """
+    if args.out is None and args.output is None:
+        args.usage_error("there is no output: name it as OUT or with -o OUT")
+    if args.out is not None and args.output is not None:
+        args.usage_error(f"two outputs, {args.out} and {args.output}: leave one out")
+    return Path(args.output if args.out is None else args.out)

@@ -8,20 +8,27 @@ cut off is one row, and the headline stands there in exact bytes too.
 from __future__ import annotations
 
 import html
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from memprof.reports import terminal
 from memprof.reports.facts import SPARK_COLUMNS, gather
+from memprof.reports.terminal import MIN_WIDTH, terminal_width
 from memprof.reports.units import count_text, counted, shares, size_text, sparks
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
 
-MIN_WIDTH = 80
+EMPHASIS = (
+    (r"\A.*", "bold"),
+    (r"(?m)^  (peak|reserved|torch|device) ", "bold"),
+    (r"(?m)^ +bytes +% +n .*$", "dim"),
+    (r"(?m)^  ! .*$", "bold red"),
+)
+"""What a terminal shows bold or dim; see ``terminal.write``."""
+
 LEAST_NAMED = 0.05  # of the peak: what such a category is called is always said
 
 
@@ -75,16 +82,6 @@ class Summary:
 
     def _repr_html_(self) -> str:
         return html_table(self._facts)
-
-
-def terminal_width(stream: Any) -> int | None:
-    """Return the columns of the terminal that STREAM is; None: it is none."""
-    try:
-        if stream.isatty():
-            return shutil.get_terminal_size((MIN_WIDTH, 24)).columns
-    except (AttributeError, ValueError):  # no stream, or a closed one
-        pass
-    return None
 
 
 # -- the block -----------------------------------------------------------------
@@ -511,21 +508,7 @@ def write(
         OSError: the stream does.
     """
     text = summary.text(width or terminal_width(stream), exact=exact)
-    if not plain and stream.isatty() and not os.environ.get("NO_COLOR"):
-        try:
-            from rich.console import Console
-            from rich.text import Text
-        except ImportError:
-            pass
-        else:
-            styled = Text(text, end="")
-            styled.highlight_regex(r"\A.*", "bold")
-            styled.highlight_regex(r"(?m)^  (peak|reserved|torch|device) ", "bold")
-            styled.highlight_regex(r"(?m)^ +bytes +% +n .*$", "dim")
-            styled.highlight_regex(r"(?m)^  ! .*$", "bold red")
-            Console(file=stream, soft_wrap=True).print(styled, end="")
-            return
-    stream.write(text)
+    terminal.write(text, stream, plain=plain, emphasis=EMPHASIS)
 
 
 def html_table(facts: dict[str, Any]) -> str:

@@ -234,7 +234,7 @@ def test_the_input_is_never_written_to(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 1, "nothing to trim by"),
+        ([], 2, "nothing to trim by"),
         (["--steps", "99"], 1, "no step 99"),
         (["--steps", "4:2"], 2, "ends before it begins"),
         (["--steps", "x"], 2, "must be a number"),
@@ -284,3 +284,16 @@ def test_bad_arguments_of_the_core():
         _core.cut(core, 0, count, b"x")
     with pytest.raises(TypeError):
         _core.cut(object(), 0, 0, None)
+
+
+def test_what_is_there_stays_unless_forced(tmp_path, capsys):
+    out = tmp_path / "out.memprof"
+    out.write_bytes(b"mine")
+    words = ["trim", str(GOLDEN[0]), "--largest", "5"]
+    assert main([*words, str(out)]) == 1
+    assert f"{out} is there already; -f/--force" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine"
+    assert main([*words, "-o", str(out), "-f", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["schema"] == "memprof.trim/1"
+    assert facts["allocations"] == len(memprof.load(out).allocations("all")) == 5
