@@ -100,7 +100,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _late_words(args: argparse.Namespace, strange: list[str]) -> list[str]:
-    """Give words behind flags to what may take one word, or none.
+    """Give words behind flags to what may take any, or none.
 
     argparse leaves such an argument empty unless its word directly follows the words
     before it: ``trim IN --steps 3 OUT``.
@@ -114,8 +114,8 @@ def _late_words(args: argparse.Namespace, strange: list[str]) -> list[str]:
             (
                 one
                 for one in args.parser._actions
-                if one.nargs == "?" and not one.option_strings
-                if getattr(args, one.dest) is None
+                if one.nargs in ("?", "*") and not one.option_strings
+                if one.nargs == "*" or getattr(args, one.dest) is None
             ),
             None,
         )
@@ -126,6 +126,8 @@ def _late_words(args: argparse.Namespace, strange: list[str]) -> list[str]:
             value = word if action.type is None else action.type(word)
         except argparse.ArgumentTypeError as problem:
             args.parser.error(f"argument {action.metavar}: {problem}")
+        if action.nargs == "*":
+            value = [*getattr(args, action.dest), value]
         setattr(args, action.dest, value)
     return left
 

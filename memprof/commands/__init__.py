@@ -9,6 +9,20 @@ with the words alone, whatever the file, is usage: it is told by the ``type`` of
 argument, or by ``args.usage_error(text)``.
 """
 
-from memprof.commands import convert, diff, report, summary, trim
+from memprof.commands import (
+    check,
+    convert,
+    diff,
+    query,
+    report,
+    summary,
+    table,
+    timeline,
+    tree,
+    trim,
+)
 
-COMMANDS = (summary, report, diff, convert, trim)
+COMMANDS = (
+    *(summary, report, table, tree, timeline),
+    *(diff, check, query, convert, trim),
+)

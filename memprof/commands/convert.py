@@ -79,7 +79,6 @@ ON_STDOUT = ("chrome", "timeline", "html", "speedscope", "collapsed", "csv")
 
 # Two suffixes that export_memory_timeline goes by, whatever --to says.
 _TAKEN = re.compile(r"\.html$|raw\.json\.gz$")
-_AT = re.compile(r"peak|end|(step|time)=-?\d+")
 
 
 def known() -> str:
@@ -142,19 +141,6 @@ def _for_stdout(to: str | None) -> Format:
     return BY_NAME[to]
 
 
-def _moment(word: str) -> str:
-    """Return a moment, as it was written.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    if _AT.fullmatch(word) is None:
-        raise argparse.ArgumentTypeError(
-            f"must be peak, end, step=K or time=NANOSECONDS, not {word!r}"
-        )
-    return word
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``convert`` takes."""
     parser.add_argument("file", type=Path, metavar="IN", help="what memprof.load reads")
@@ -170,10 +156,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--at",
-        type=_moment,
+        type=words.moment,
         action="append",
         metavar="MOMENT",
-        help="peak (default), end, step=K (its end) or time=NANOSECONDS, of stacks; "
+        help="of stacks: peak (default), end, step:3 (its end), t=1.2s or event:5; "
         "speedscope takes several",
     )
     parser.add_argument(

@@ -29,21 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --books: peak, end or step:3; default: peak",
     )
     parser.add_argument(
-        "--bytes", action="store_true", help="write exact bytes in the table"
-    )
-    parser.add_argument(
         "--limit",
         type=words.count,
         default=12,
         metavar="N",
         help="rows of the table before the rest is one row; default: 12",
     )
-    parser.add_argument(
-        "--width",
-        type=words.count,
-        metavar="W",
-        help="columns, at least 80; default: the terminal's, else all it takes",
-    )
+    words.add_form(parser)
     flags.add(parser)
 
 

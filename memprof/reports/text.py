@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from memprof.reports import terminal
 from memprof.reports.facts import SPARK_COLUMNS, gather
+from memprof.reports.grid import fit, middle, widths
 from memprof.reports.terminal import MIN_WIDTH, terminal_width
 from memprof.reports.units import count_text, counted, shares, size_text, sparks
 
@@ -158,7 +159,7 @@ def _peak_lines(facts: dict[str, Any], width: int) -> list[str]:
     if len(where) + 3 + len(share) <= room:
         where, share = f"{where}   {share}" if share else where, ""
     out = [
-        _figure("peak", requested, _middle(where, room)),
+        _figure("peak", requested, middle(where, room)),
         _figure("", None, f"{requested} bytes requested" + f"   {share}" * bool(share)),
     ]
     waiting = peak["active_bytes"] - requested
@@ -262,7 +263,7 @@ def _earlier_lines(facts: dict[str, Any], width: int) -> list[str]:
     if not lines:
         return out
     where = "at" if len(lines) == 1 else "the largest part at"
-    return [*out, _middle(f"    {where} {lines[0]}", width)]
+    return [*out, middle(f"    {where} {lines[0]}", width)]
 
 
 def _listed(words: list[str]) -> list[str]:
@@ -377,7 +378,7 @@ def _table_lines(facts: dict[str, Any], width: int | None, exact: bool) -> list[
     ]
     blocks = count_text(sum(row["count"] for row in rows))
     total = (str(headline) if exact else size_text(headline), "100.0", blocks)
-    left = _widths([_TITLES[:3], total, *numbers], (9, 5, 4))
+    left = widths([_TITLES[:3], total, *numbers], (9, 5, 4))
 
     def line(numbers: Sequence[str], *words: str) -> str:
         cells = [text.rjust(size) for text, size in zip(numbers, left, strict=True)]
@@ -417,11 +418,11 @@ def _columns(
         spare: columns for the texts, gaps between them not counted; None: all it
             takes.
     """
-    sizes = _widths(texts, (1, 1, 1))
+    sizes = widths(texts, (1, 1, 1))
     for shorter in (_without_aten, _without_folders):
         if spare is not None and sum(sizes) > spare:
             texts = [shorter(*words) for words in texts]
-            sizes = _widths(texts, (1, 1, 1))
+            sizes = widths(texts, (1, 1, 1))
     if spare is not None and sum(sizes) > spare:
         least = list(map(min, _LEAST, sizes))
         if sum(least) > spare:
@@ -429,10 +430,10 @@ def _columns(
             sizes, spare = [sizes[0], sizes[2]], spare + 2
             sizes[1] = max(min(sizes[1], spare - sizes[0]), least[2])
             least = [_LEAST_MODULE, least[2]]
-        sizes = _fit(sizes, least, spare)
+        sizes = fit(sizes, least, spare)
     return [
         tuple(
-            _middle(text, size).ljust(size)
+            middle(text, size).ljust(size)
             for text, size in zip(words, sizes, strict=True)
         )
         for words in texts
@@ -447,14 +448,6 @@ def _without_folders(module: str, op: str, line: str) -> tuple[str, str, str]:
     return module, op, line.rpartition("/")[2]
 
 
-def _widths(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
-    """Return how wide each column must be."""
-    columns = zip(*rows, strict=True)
-    return [
-        max(low, *map(len, column)) for low, column in zip(least, columns, strict=True)
-    ]
-
-
 def _where_texts(row: dict[str, Any]) -> tuple[str, str, str]:
     """Return the row's module, op and place as the table shows them."""
     return row["module"] or "-", row["op"] or "-", row["line"] or row["owner"] or "-"
@@ -463,29 +456,6 @@ def _where_texts(row: dict[str, Any]) -> tuple[str, str, str]:
 def _rest_text(row: dict[str, Any]) -> str:
     """Return what the table says of the rows that were cut off."""
     return counted(row["rows"], "more row")
-
-
-def _fit(widths: list[int], least: list[int], spare: int) -> list[int]:
-    """Narrow the widest columns until they fit into SPARE, none below LEAST."""
-    widths = list(widths)
-    while sum(widths) > spare:
-        room = [width - low for width, low in zip(widths, least, strict=True)]
-        if max(room) <= 0:
-            break
-        widest = max(
-            (i for i, more in enumerate(room) if more > 0), key=lambda i: widths[i]
-        )
-        widths[widest] -= 1
-    return widths
-
-
-def _middle(text: str, size: int) -> str:
-    """Cut TEXT to SIZE in its middle: both ends tell it from its likes."""
-    if len(text) <= size:
-        return text
-    kept = size - 3
-    head = kept // 3
-    return f"{text[:head]}...{text[len(text) - kept + head :]}"
 
 
 # -- other forms ---------------------------------------------------------------
