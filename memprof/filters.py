@@ -2,7 +2,7 @@
 
 It is the one of the report's tab All allocations (``reports/app/filter.js``), and the
 two must agree: both look at the columns of ``reports.page_device``, and
-``tests/filter_cases.py`` is run through both. In short::
+``tests/unit/filter_cases.py`` is run through both. In short::
 
     attn                    somewhere in module, op, line, function, owner, region...
     cat:activation module:layers.*.attn op: line: owner: function: region: shape:

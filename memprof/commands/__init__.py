@@ -11,6 +11,7 @@ argument, or by ``args.usage_error(text)``.
 
 from memprof.commands import (
     check,
+    completion,
     convert,
     diff,
     query,
@@ -25,4 +26,5 @@ from memprof.commands import (
 COMMANDS = (
     *(summary, report, table, tree, timeline),
     *(diff, check, query, convert, trim),
+    completion,
 )

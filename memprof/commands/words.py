@@ -70,6 +70,7 @@ def keys(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
             raise argparse.ArgumentTypeError(f"no key; choose {', '.join(known)}")
         return tuple(dict.fromkeys(found))
 
+    setattr(checked, "known", tuple(known))  # noqa: B010 - for completion
     return checked
 
 
