@@ -72,7 +72,6 @@ def gather(recording: Recording, device: object = None) -> dict[str, Any]:
     number = recording._device(device)
     levels = _Levels(recording, number)
     count = int(recording._core.events_count)
-    start = int(recording._core.start_ns)
     spans: list[tuple[int | None, int, int]] = []  # step, event before, last event
     at = -1
     for step in recording.steps:
@@ -87,13 +86,13 @@ def gather(recording: Recording, device: object = None) -> dict[str, Any]:
         inside = last > before and levels.any(before, last)
         if step_number is None and not inside:
             continue
-        parts.append(_part(recording, levels, step_number, before, last, start))
+        parts.append(_part(recording, levels, step_number, before, last))
     return {
         "run": run_name(recording.info),
         "device": device_name(number),
         "events": count,
         "steps": len(recording.steps),
-        "took_ns": recording._time(count - 1) - start,
+        "took_ns": _since(recording, count - 1),
         "begin_bytes": levels.at(-1),
         "peak_bytes": recording.peak(device_name(number)).requested,
         "end_bytes": levels.at(count - 1),
@@ -107,17 +106,16 @@ def _part(
     step: int | None,
     before: int,
     last: int,
-    start: int,
 ) -> dict[str, Any]:
-    # A mark's clock may be read a hair before the recording's own.
-    begin_ns, end_ns = (max(recording._time(one), start) for one in (before, last))
+    begin_ns, end_ns = (_since(recording, event) for event in (before, last))
+    start = int(recording._core.start_ns)
     phases = _phases(recording, levels, before, last)
     first, end = levels.at(before), levels.at(last)
     reserved = levels.highest(before, last, _RESERVED) if levels.has_reserved else None
     peak = levels.highest(before, last)
     return {
         "step": step,
-        "begin_ns": begin_ns - start,
+        "begin_ns": begin_ns,
         "took_ns": end_ns - begin_ns,
         "begin_bytes": first,
         "peak_bytes": peak,
@@ -129,9 +127,17 @@ def _part(
         "reserved_bytes": reserved,
         "phases": phases,
         "columns": highest_columns(
-            levels.time_ns, levels.bytes[:, _REQUESTED], begin_ns, end_ns
+            levels.time_ns, levels.bytes[:, _REQUESTED], begin_ns + start, end_ns + start
         ),
     }
+
+
+def _since(recording: Recording, event: int) -> int:
+    """Return the ns from the start to an event.
+
+    A mark's clock may be read a hair before the recording's own.
+    """
+    return max(recording._time(event) - int(recording._core.start_ns), 0)
 
 
 def _phases(
@@ -149,7 +155,7 @@ def _phases(
         one = found.setdefault(name, {"peak_bytes": 0, "net_bytes": 0, "took_ns": 0})
         one["peak_bytes"] = max(one["peak_bytes"], levels.highest(at, end))
         one["net_bytes"] += levels.at(end) - levels.at(at)
-        one["took_ns"] += recording._time(end) - recording._time(at)
+        one["took_ns"] += _since(recording, end) - _since(recording, at)
 
     at = before
     for run in runs[low:high]:

@@ -1,4 +1,4 @@
-"""The report's filter and ``memprof query`` find the same, and say the same of errors."""
+"""The report's filter and ``memprof query`` find the same, and tell the same errors."""
 
 from __future__ import annotations
 
