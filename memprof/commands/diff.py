@@ -87,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
         write_text(args.html, html_page(found))
         emit.note(args, f"wrote {args.html}")
     text = found.text(exact=args.bytes)
-    emit.result(args, NAME, text, {**found.to_dict(), "verdicts": verdicts})
+    facts = {**found.to_dict(), "verdicts": verdicts} if args.json else None
+    emit.result(args, NAME, text, facts)
     for verdict in verdicts:
         emit.verdict(str(verdict["text"]))
     if not verdicts:

@@ -127,7 +127,10 @@ def _part(
         "reserved_bytes": reserved,
         "phases": phases,
         "columns": highest_columns(
-            levels.time_ns, levels.bytes[:, _REQUESTED], begin_ns + start, end_ns + start
+            levels.time_ns,
+            levels.bytes[:, _REQUESTED],
+            begin_ns + start,
+            end_ns + start,
         ),
     }
 
