@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -86,6 +87,29 @@ def test_common_flags_mean_the_same_everywhere(command):
 def test_an_alias_is_the_verb(folder):
     assert main(["html", "run.memprof", "-q"]) == 0
     assert (folder / "memprof-report-run.html").is_file()
+
+
+def test_the_manual_shows_what_is_printed(folder, capsys):
+    """Blocks of docs/cli.md, and every verb and flag that it speaks of."""
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for words in (
+        "table run.memprof --limit 3",
+        "tree run.memprof --depth 2 --limit 2",
+        "check run.memprof --peak 64MiB --limit 2",
+    ):
+        assert code(shlex.split(words)) in (0, 3)
+        printed = capsys.readouterr().out
+        block = printed.partition("\n\n")[2] if words.startswith("tree") else printed
+        assert f"```\n{block}```" in text, words
+    for command in MINE:
+        assert f"| `{command.NAME} " in text
+    commands = re.findall(r"^(?:- run: |\s*)memprof (\S+) (.*)$", text, re.MULTILINE)
+    assert len(commands) >= 5
+    for verb, rest in commands:
+        known = flags_of(verb)
+        flags = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", rest.partition("|")[0])
+        used = [flag for flag in flags if '"' not in rest or flag.startswith("--")]
+        assert set(used) <= known, (verb, used)
 
 
 # -- wrong invocations -----------------------------------------------------------
