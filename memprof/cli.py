@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -158,6 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     from memprof._core import Error
 
+    # Names of files and ops may hold what no encoding has.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = args.run(args)
         sys.stdout.flush()

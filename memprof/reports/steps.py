@@ -34,7 +34,11 @@ class _Levels:
         self.event = samples.event
         self.time_ns = np.maximum.accumulate(samples.time_ns)
         self.bytes = samples.bytes
-        self.has_reserved = device != CPU
+        # What another tool wrote may not speak of it.
+        told = bool(self.bytes[:, _RESERVED].any()) or not recording.info.get(
+            "imported"
+        )
+        self.has_reserved = device != CPU and told
 
     def at(self, event: int) -> int:
         """Return the requested bytes after EVENT."""

@@ -220,6 +220,18 @@ def test_no_verdict_where_events_were_lost(run, monkeypatch, capsys):
     assert "larger event_budget" in capsys.readouterr().out
 
 
+def test_what_a_file_of_another_tool_does_not_say_is_no_zero(run, capsys):
+    assert main(["convert", str(run), "a.raw.json.gz", "-q"]) == 0
+    assert check("a.raw.json.gz", "--peak", "70MiB") == 0
+    assert check("a.raw.json.gz", "--peak", "69MiB") == 3
+    capsys.readouterr()
+    assert check("a.raw.json.gz", "--reserved", "1MiB") == 1
+    assert "reserved is not in the file" in capsys.readouterr().err
+    assert main(["timeline", "a.raw.json.gz", "--json", "-q"]) == 0
+    parts = json.loads(capsys.readouterr().out)["parts"]
+    assert {part["reserved_bytes"] for part in parts} == {None}
+
+
 @pytest.mark.parametrize(
     ("name", "device", "key"),
     [

@@ -12,7 +12,9 @@ from memprof.cli import main, parser
 from memprof.commands import COMMANDS, convert
 from memprof.completions import SHELLS, script, verbs
 
-VERBS = {c.NAME for c in COMMANDS} | {"html"}
+VERBS = {c.NAME for c in COMMANDS} | {
+    alias for c in COMMANDS for alias in getattr(c, "ALIASES", ())
+}
 
 
 def bash(tmp_path: Path, *words: str) -> set[str]:
@@ -35,6 +37,7 @@ def bash(tmp_path: Path, *words: str) -> set[str]:
 def test_bash_completes(tmp_path):
     (tmp_path / "run one.memprof").touch()
     assert bash(tmp_path, "") == VERBS | {"--help", "--version"}
+    assert {"summary", "html", "check"} <= VERBS
     assert bash(tmp_path, "t") == {"table", "tree", "timeline", "trim"}
     assert bash(tmp_path, "convert", "--to", "") == set(convert.BY_NAME)
     assert bash(tmp_path, "convert", "--to", "p") == {"perfetto", "pprof", "parquet"}
