@@ -34,6 +34,12 @@ def is_moment(word: str) -> bool:
     )
 
 
+def step_of(word: str) -> int | None:
+    """Return the number of the step that WORD means; None: it means no step."""
+    found = _STEP.fullmatch(word)
+    return int(found[1] or found[2]) if found else None
+
+
 def device_number(recording: Recording, device: object, path: object) -> int | None:
     """Return the number of the device that an export is about.
 

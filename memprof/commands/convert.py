@@ -182,7 +182,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output="the file to write, in place of OUT",
         device="0, cuda:0 or cpu; default: the GPU in use, else the CPU (traces: all)",
         json="say as JSON what was written",
-        plain=False,
     )
 
 

@@ -42,6 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="A to B seconds after the beginning; either may be left out",
     )
     what.add_argument(
+        "--from",
+        dest="begin",
+        type=words.moment,
+        metavar="MOMENT",
+        help="from step:3 (its beginning), t=1.2s, event:5 or peak on",
+    )
+    parser.add_argument(
+        "--to",
+        dest="end",
+        type=words.moment,
+        metavar="MOMENT",
+        help="up to step:4 (its end), t=1.5s, event:9, peak or end",
+    )
+    what.add_argument(
         "--around-peak",
         type=words.count,
         metavar="N",
@@ -61,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output="the part, in place of OUT",
         device="whose peak; default: the GPU in use, else the CPU",
         json="say as JSON what was kept",
-        plain=False,
     )
 
 
@@ -74,10 +87,14 @@ def run(args: argparse.Namespace) -> int:
     output = words.one_output(args)
     if not output.name.lower().endswith(SUFFIXES):
         args.usage_error(f"{output} must end in {choices(SUFFIXES)}")
-    if args.steps is None and args.time is None and args.around_peak is None:
+    others = [args.steps, args.time, args.around_peak]
+    if args.end is not None and others != [None] * 3:
+        args.usage_error("--to goes with --from, or stands alone")
+    if others == [None] * 3 and args.begin is None and args.end is None:
         if args.largest is None:
             args.usage_error(
-                "nothing to trim by: give --steps, --time, --around-peak or --largest"
+                "nothing to trim by: give --steps, --from, --to, --time, --around-peak "
+                "or --largest"
             )
     emit.may_write(args, output, [args.file])
     recording = emit.load(args, args.file)
@@ -123,4 +140,4 @@ def _span(
         return cutting.of_time(recording, begin, end)
     if args.around_peak is not None:
         return cutting.around_peak(recording, args.device, args.around_peak)
-    return 0, int(recording.info["events"])
+    return cutting.between(recording, args.begin, args.end, args.device)

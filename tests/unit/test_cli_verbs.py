@@ -158,7 +158,10 @@ WRONG: list[tuple[str, int, str]] = [
     ("convert run.memprof", 2, "name it as OUT or with -o OUT"),
     ("convert run.memprof a.json", 2, "add --to chrome, timeline or speedscope"),
     ("convert run.memprof -", 2, "add --to and one of"),
-    ("trim run.memprof p.memprof", 2, "give --steps, --time, --around-peak"),
+    ("trim run.memprof p.memprof", 2, "give --steps, --from, --to, --time"),
+    ("trim run.memprof p.memprof --steps 2 --to end", 2, "--to goes with --from"),
+    ("trim run.memprof p.memprof --from step:9", 1, "steps: 2 to 4"),
+    ("trim run.memprof p.memprof --from end --to peak", 1, "no event lies from end"),
     ("trim run.memprof p.txt --steps 2", 2, "must end in '.memprof', '.pickle'"),
     ("completion tcsh", 2, "bash"),
 ]
