@@ -397,6 +397,22 @@ def test_a_view_goes_to_a_file_whole(folder, capsys, verb):
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.parametrize("verb", [*VIEWS, "check --peak 1KiB"])
+@pytest.mark.parametrize("form", ["--plain", "--json"])
+def test_an_empty_recording_is_no_trouble(folder, capsys, verb, form):
+    from events import rows
+
+    from memprof import _core
+    from memprof.recording import Recording
+
+    Recording(_core.from_events(rows([]), [])).save(folder / "empty.memprof")
+    assert main([*verb.split(), "empty.memprof", form]) == 0
+    out, err = capsys.readouterr()
+    assert out
+    assert "error" not in err
+    assert "warning" not in err
+
+
 @pytest.mark.parametrize("verb", VIEWS)
 def test_a_view_of_what_is_cut_warns_and_is_done(folder, capsys, verb):
     path = folder / "run.memprof"
