@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from memprof.recording import Recording
 
 _MAPPED = 6  # csrc/event.h: what only expandable segments do
+FLAGS = {"device": "total"}
+"""Metrics whose flag has another name: ``--device`` is whose memory."""
+
 ALWAYS = ("peak", "growth")
 """What a baseline judges without being asked; the rest only where it is."""
 
@@ -93,7 +96,7 @@ class Gate:
             ValueError: one was not measured; says why.
         """
         for name, highest in limits.items():
-            value = self._asked(name, f"--{name}")
+            value = self._asked(name, f"--{FLAGS.get(name, name)}")
             finding: dict[str, Any] = {
                 "metric": name,
                 "value": value,
@@ -264,7 +267,9 @@ def recorded_key(recording: Recording, device: int) -> tuple[str, dict[str, Any]
 
 def is_recording(path: Path) -> bool:
     """Return whether a baseline is another recording, not a file of figures."""
-    return path.suffix != ".json" and not path.is_dir() and bool(path.suffix)
+    if path.suffix == ".json" or path.is_dir():
+        return False
+    return path.is_file() or bool(path.suffix)
 
 
 def baselines_at(path: Path, recording: Recording, device: str) -> Baselines:

@@ -22,7 +22,6 @@ _LIMITS = {
     "total": ("4GiB", "the most that the process may hold of the device; GPUs only"),
     "count": ("1000", "how many blocks may be born"),
 }
-_METRIC = {"total": "device"}  # --device is whose memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,8 +101,9 @@ def run(args: argparse.Namespace) -> int:
     """
     from memprof import gate
 
+    metrics = {flag: metric for metric, flag in gate.FLAGS.items()}
     limits = {
-        _METRIC.get(name, name): getattr(args, f"limit_{name}")
+        metrics.get(name, name): getattr(args, f"limit_{name}")
         for name in _LIMITS
         if getattr(args, f"limit_{name}") is not None
     }
@@ -125,21 +125,23 @@ def run(args: argparse.Namespace) -> int:
     lacks = emit.lacks(recording, args.file.name)
     judge = gate.Gate(recording, args.device, args.name)
     notes: list[str] = []
+    before = None
+    if args.baseline is not None and not args.update_baseline:
+        if other:
+            theirs = emit.load(args, args.baseline)
+            lacks += emit.lacks(theirs, args.baseline.name)
+            before = gate.before_from(theirs, judge.device, args.baseline.name)
+        else:
+            kept = gate.baselines_at(args.baseline, recording, judge.device)
+            before = gate.before_of(kept, judge.name)
+            notes += _differing(kept.env, judge, gate.recorded_key)
+        at = f" @ {before.commit}" if before.commit else ""
+        notes.insert(0, f"compared with: {before.key}{at}")
     with emit.working(args, "judging"):
         judge.limits(limits, args.limit)
-        if args.baseline is not None and not args.update_baseline:
-            if other:
-                theirs = emit.load(args, args.baseline)
-                lacks += emit.lacks(theirs, args.baseline.name)
-                before = gate.before_from(theirs, judge.device, args.baseline.name)
-            else:
-                kept = gate.baselines_at(args.baseline, recording, judge.device)
-                before = gate.before_of(kept, judge.name)
-                notes += _differing(kept.env, judge, gate.recorded_key)
+        if before is not None:
             tolerances = {one.metric: one for one in args.tolerance}
             judge.compare(before, tolerances, args.limit)
-            at = f" @ {before.commit}" if before.commit else ""
-            notes.insert(0, f"compared with: {before.key}{at}")
     word, code = _verdict(judge.exceeded, lacks)
     if args.update_baseline and code == exits.DONE:
         notes += _updated(args, judge)

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from memprof.commands import emit, exits, flags
-from memprof.reports import html
 from memprof.reports.shown_paths import PATHS
 from memprof.reports.units import size_text
 
@@ -57,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         OSError, memprof.Error, ValueError: with a sentence for the user.
     """
+    from memprof.reports import html
+
     default = args.file.with_name(f"memprof-report-{args.file.stem}.html")
     target: Path = args.output or default
     to_stdout = str(target) == emit.STDOUT

@@ -40,6 +40,18 @@ class _Levels:
         )
         self.has_reserved = device != CPU and told
 
+        runs = recording.phases
+        self.runs = list(
+            zip(
+                runs["name"].tolist(),
+                runs["begin_event"].tolist(),
+                runs["end_event"].tolist(),
+                strict=True,
+            )
+        )
+        self.run_begin = np.ascontiguousarray(runs["begin_event"])
+        self.run_end = np.ascontiguousarray(runs["end_event"])
+
     def at(self, event: int) -> int:
         """Return the requested bytes after EVENT."""
         found = int(np.searchsorted(self.event, event, "right")) - 1
@@ -51,11 +63,6 @@ class _Levels:
         end = int(np.searchsorted(self.event, last, "right"))
         first = max(first, 0)
         return int(self.bytes[first : max(end, first + 1), column].max())
-
-    def any(self, before: int, last: int) -> bool:
-        """Return whether something changed behind BEFORE, up to LAST."""
-        found = np.searchsorted(self.event, [before, last], "right")
-        return bool(found[0] < found[1])
 
 
 def gather(recording: Recording, device: object = None) -> dict[str, Any]:
@@ -87,10 +94,13 @@ def gather(recording: Recording, device: object = None) -> dict[str, Any]:
     spans.append((None, at, count - 1))
     parts = []
     for step_number, before, last in spans:
-        inside = last > before and levels.any(before, last)
-        if step_number is None and not inside:
+        if step_number is None and last <= before:
             continue
-        parts.append(_part(recording, levels, step_number, before, last))
+        part = _part(recording, levels, step_number, before, last)
+        if step_number is not None or _says_something(part):
+            parts.append(part)
+    if not parts:  # no steps, and nothing ever changed
+        parts = [_part(recording, levels, None, -1, count - 1)]
     return {
         "run": run_name(recording.info),
         "device": device_name(number),
@@ -102,6 +112,12 @@ def gather(recording: Recording, device: object = None) -> dict[str, Any]:
         "end_bytes": levels.at(count - 1),
         "parts": parts,
     }
+
+
+def _says_something(part: dict[str, Any]) -> bool:
+    """Return whether the level ever was another one between two steps."""
+    begin = part["begin_bytes"]
+    return bool(part["net_bytes"] or part["peak_bytes"] != begin)
 
 
 def _part(
@@ -151,9 +167,8 @@ def _phases(
     recording: Recording, levels: _Levels, before: int, last: int
 ) -> dict[str, dict[str, int]]:
     """Add up the runs of each phase; what no run covers is ``other``."""
-    runs = recording.phases
-    low = int(np.searchsorted(runs["end_event"], before, "right"))
-    high = int(np.searchsorted(runs["begin_event"], last, "right"))
+    low = int(np.searchsorted(levels.run_end, before, "right"))
+    high = int(np.searchsorted(levels.run_begin, last, "right"))
     found: dict[str, dict[str, int]] = {}
 
     def add(name: str, at: int, end: int) -> None:
@@ -165,11 +180,11 @@ def _phases(
         one["took_ns"] += _since(recording, end) - _since(recording, at)
 
     at = before
-    for run in runs[low:high]:
-        begin, end = int(run["begin_event"]), min(int(run["end_event"]), last)
+    for name, begin, end in levels.runs[low:high]:
+        end = min(end, last)
         add("other", at, min(begin - 1, last))
         at = max(at, begin - 1)
-        add(str(run["name"]), at, end)
+        add(name, at, end)
         at = max(at, end)
     add("other", at, last)
     order = [*_core.PHASES[1:], _core.PHASES[0]]

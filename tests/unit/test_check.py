@@ -127,6 +127,12 @@ def test_a_doubled_buffer_fails_and_is_named_an_allocator_granule_never(
     assert "peak is far below its baseline" in capsys.readouterr().out
 
 
+def test_a_recording_needs_no_suffix_to_be_a_baseline(run, capsys):
+    shutil.copy(run, "before")
+    assert check(run, "--baseline", "before") == 0
+    assert "compared with: before" in capsys.readouterr().out
+
+
 def test_baselines_are_those_of_the_plugin(run, tmp_path, capsys):
     folder = tmp_path / "memprof_baselines"
     words = ("--baseline", folder, "--update-baseline")

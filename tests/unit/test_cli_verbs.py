@@ -92,6 +92,7 @@ def test_the_manual_shows_what_is_printed(folder, capsys):
     for words in (
         "table run.memprof --limit 3",
         "tree run.memprof --depth 2 --limit 2",
+        "timeline run.memprof",
         "check run.memprof --peak 64MiB --limit 2",
     ):
         assert code(shlex.split(words)) in (0, 3)
@@ -353,6 +354,21 @@ def test_the_timeline_tiles_the_recording(path, capsys):
                 continue
             row = stats[stats["number"] == part["step"]][0]
             assert part["peak_bytes"] == row["requested_bytes_peak"]
+
+
+def test_a_run_without_steps_is_one_part():
+    from events import rows
+
+    from memprof import _core
+    from memprof.recording import Recording
+    from memprof.reports import steps
+
+    role = {"kind": 33, "device": -1, "size": 1, "address": 64, "time_ns": 90}
+    recording = Recording(_core.from_events(rows([role]), []))
+    facts = steps.gather(recording, "cpu")
+    assert [part["step"] for part in facts["parts"]] == [None]
+    assert facts["parts"][0]["net_bytes"] == 0
+    assert "0 steps" in steps.text(facts)
 
 
 def test_many_steps_share_lines(capsys, tmp_path):
