@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import shutil
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -477,6 +479,48 @@ def test_long_work_shows_progress_on_a_terminal_only(monkeypatch):
         assert ("\rmemprof: reading a.memprof, " in stream.getvalue()) is shown
         assert stream.getvalue() == "" or stream.getvalue().endswith(" \r")
     assert not [t for t in threading.enumerate() if t.name == "memprof-progress"]
+
+
+@pytest.mark.parametrize(
+    ("words", "no_color", "styled"),
+    [([], None, True), (["--plain"], None, False), ([], "1", False)],
+)
+@pytest.mark.parametrize("verb", ["summary", "table", "tree", "timeline"])
+def test_emphasis_is_of_terminals_only(
+    folder, capsys, monkeypatch, verb, words, no_color, styled
+):
+    """Whatever rich would do with it, the text is the same."""
+    asked: list[str] = []
+
+    class Text(str):
+        def __new__(cls, text: str, end: str = "") -> Text:
+            return str.__new__(cls, text)
+
+        def highlight_regex(self, pattern: str, style: str) -> None:
+            assert re.compile(pattern)
+            asked.append(style)
+
+    class Console:
+        def __init__(self, file: Any, soft_wrap: bool) -> None:
+            self.file = file
+
+        def print(self, text: Text, end: str) -> None:
+            self.file.write(text)
+
+    assert main([verb, "run.memprof", "--width", "100"]) == 0
+    plain = capsys.readouterr().out
+    for name, one in (("rich", None), ("rich.console", Console), ("rich.text", Text)):
+        made = types.ModuleType(name)
+        if one is not None:
+            setattr(made, one.__name__, one)
+        monkeypatch.setitem(sys.modules, name, made)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main([verb, "run.memprof", "--width", "100", *words]) == 0
+    assert capsys.readouterr().out == plain
+    assert ("bold" in asked) is styled
 
 
 @pytest.mark.parametrize(
