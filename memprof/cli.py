@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 from memprof._version import __version__
 from memprof.commands.exits import DONE, FAILED, INTERRUPTED, USAGE
 
+WRAPPED, RAW = argparse.HelpFormatter, argparse.RawDescriptionHelpFormatter
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors end with what would have been right."""
@@ -56,12 +58,14 @@ def parser() -> Top:
     )
     verbs: Any = top.add_subparsers(metavar="VERB", required=True, parser_class=Parser)
     for command in COMMANDS:
+        more = getattr(command, "MORE", "")
         verb = verbs.add_parser(
             command.NAME,
             aliases=getattr(command, "ALIASES", ()),
             help=command.HELP,
             description=command.HELP,
-            epilog=f"example: {command.EXAMPLE}",
+            epilog=f"example: {command.EXAMPLE}{more}",
+            formatter_class=RAW if more else WRAPPED,
         )
         verb.example = command.EXAMPLE
         command.add_arguments(verb)

@@ -71,7 +71,6 @@ class Doctor:
     def to_dict(self) -> dict[str, Any]:
         """Return what was found as plain data."""
         return {
-            "schema": "memprof.doctor/1",
             "memprof": __version__,
             "records": self.records,
             "checks": [check._asdict() for check in self.checks],

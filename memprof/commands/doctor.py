@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
 from memprof import oom
-from memprof.commands import common
+from memprof.commands import emit, flags
 
 NAME = "doctor"
 HELP = "what can be recorded here, why not the rest, what to do about it"
@@ -16,11 +14,10 @@ EXAMPLE = "memprof doctor"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``doctor`` takes."""
-    common.examples(parser, EXAMPLE)
     parser.add_argument(
         "--cuda", action="store_true", help="start CUDA to see whether it works"
     )
-    common.add(parser, "say nothing: the exit code tells")
+    flags.add(parser, device=None, quiet="say nothing: the exit code tells")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,11 +25,9 @@ def run(args: argparse.Namespace) -> int:
     from memprof.doctor import Doctor
 
     oom.disarm()
+    emit.claim(args)
     doctor = Doctor(args.cuda)
     works = doctor.look()
-    if args.json:
-        json.dump(doctor.to_dict(), sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    elif not args.quiet:
-        sys.stdout.write(doctor.text())
+    if args.json or args.output is not None or not args.quiet:
+        emit.result(args, NAME, doctor.text(), doctor.to_dict())
     return 0 if works else 1

@@ -23,6 +23,7 @@ def add(
     device: str | None = DEVICE,
     json: str | None = "write the facts as JSON",
     plain: bool = True,
+    quiet: str = "no notes, warnings and progress",
 ) -> None:
     """Add ``-o -f -q -v -V --device --json --plain``.
 
@@ -35,6 +36,7 @@ def add(
         device: the help of ``--device``; None: it is about no device.
         json: the help of ``--json``; None: it says nothing that would be data.
         plain: whether it writes text.
+        quiet: the help of ``-q``.
     """
     group = parser.add_argument_group("common flags")
     if output is not None:
@@ -52,9 +54,7 @@ def add(
             action="store_true",
             help="no emphasis, whatever the terminal; so does NO_COLOR",
         )
-    group.add_argument(
-        "-q", "--quiet", action="store_true", help="no notes, warnings and progress"
-    )
+    group.add_argument("-q", "--quiet", action="store_true", help=quiet)
     group.add_argument(
         "-v",
         "--verbose",

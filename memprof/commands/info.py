@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
-import memprof.recording
-from memprof.commands import common
+from memprof.commands import emit, flags
 from memprof.reports import file_facts
 
 NAME = "info"
@@ -18,9 +15,8 @@ EXAMPLE = "memprof info run.memprof"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``info`` takes."""
-    common.examples(parser, EXAMPLE)
     parser.add_argument("file", type=Path, help="what memprof.load reads")
-    common.add(parser, "no warnings")
+    flags.add(parser, device=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,16 +25,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         OSError, memprof.Error: with a sentence for the user.
     """
-    recording = memprof.recording.load(args.file)
+    emit.claim(args, args.file)
+    recording = emit.load(args, args.file)
     found = file_facts.facts(recording, args.file)
-    if not found["file"]["finished"] and not args.quiet:
-        print(
-            f"memprof: warning: {args.file} is cut; this is what is whole",
-            file=sys.stderr,
-        )
-    if args.json:
-        json.dump(found, sys.stdout, indent=1, default=str)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.write(file_facts.text(found))
+    emit.result(args, NAME, file_facts.text(found), found)
     return 0

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from memprof import files, launch
-from memprof.commands import common
+from memprof.commands import flags
 from memprof.limits import size
 
 NAME = "run"
@@ -40,7 +40,6 @@ def _budget(word: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``run`` takes."""
-    common.examples(parser, EXAMPLE, MORE)
     parser.usage = (
         "memprof run [options] SCRIPT ARGS...\n"
         "       memprof run [options] -m MODULE ARGS...\n"
@@ -117,7 +116,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=argparse.REMAINDER,
         help="the program, as python takes it; all that follows is the program's",
     )
-    common.add(parser, "say nothing but what fails", json=False)
+    flags.add(
+        parser,
+        output=None,
+        device=None,
+        json=None,
+        plain=False,
+        quiet="say nothing but what fails",
+    )
     parser.set_defaults(usage_error=parser.error)
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 
 from memprof import oom
-from memprof.commands import common, words
+from memprof.commands import emit, flags, words
 
 NAME = "selftest"
 HELP = "try everything on made-up data whose numbers are known"
 EXAMPLE = "memprof selftest --allocs 1000"
 
-SCHEMA = "memprof.selftest/1"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``selftest`` takes."""
-    common.examples(parser, EXAMPLE)
     parser.add_argument(
         "--allocs",
         type=words.count,
@@ -37,21 +32,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--force", action="store_true", help="replace a file that is there"
     )
-    common.add(parser, "tell only of steps that failed")
+    flags.add(
+        parser,
+        output=None,
+        device=None,
+        plain=False,
+        quiet="tell only of steps that failed",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run all steps; 1 if one failed.
 
     Raises:
-        OSError: ``--html`` is there already.
+        MemprofError: ``--html`` is there already.
     """
     from memprof import selftest
 
     oom.disarm()
     html: Path | None = args.html
-    if html is not None and os.path.exists(html) and not args.force:
-        raise FileExistsError(f"{html} is there already; --force replaces it")
+    if html is not None:
+        emit.may_write(args, html)
     steps: list[selftest.Step] = []
 
     def told(step: selftest.Step) -> None:
@@ -61,9 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
     good = selftest.run(args.allocs, html, told, traces=args.verbose)
     if args.json:
-        facts = {"schema": SCHEMA, "ok": good, "steps": [s._asdict() for s in steps]}
-        json.dump(facts, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        facts = {"ok": good, "steps": [step._asdict() for step in steps]}
+        emit.result(args, NAME, None, facts)
     if not good:
         print("memprof: error: not everything works here", file=sys.stderr)
     return 0 if good else 1

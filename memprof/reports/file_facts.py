@@ -9,8 +9,6 @@ from typing import Any
 from memprof.recording import Recording
 from memprof.reports.units import count_text, counted, size_text
 
-SCHEMA = "memprof.info/1"
-
 _VERSIONS = ("memprof", "torch", "cuda", "python", "platform")
 _RUN = ("argv", "cwd", "host", "pid", "distributed", "schedule", "record_shapes")
 
@@ -30,7 +28,6 @@ def facts(recording: Recording, path: str | os.PathLike[str]) -> dict[str, Any]:
     times = recording.events()["time_ns"]
     imported = info.get("imported") or {}
     return {
-        "schema": SCHEMA,
         "file": {
             "path": os.fspath(path),
             "bytes": size,
