@@ -339,6 +339,9 @@ def _event_lines(facts: dict[str, Any], width: int) -> list[str]:
     out = _wrapped("events", _listed(words), width, " ")
     if facts["dropped"]:
         out.append("  ! events were lost because the log was full: sums may be short")
+    if facts["kernels_lost"]:
+        lost = counted(facts["kernels_lost"], "record")
+        out.append(f"  ! {lost} of GPU work are missing: rec.info['kernels_lost']")
     if facts["sources"]:
         live = [name for name, why in facts["sources"].items() if not why]
         out += _wrapped("sources", live, width)
