@@ -326,7 +326,7 @@ class Recording:
         start)."""
     def driver_counts(self) -> dict[str, int]:
         """MP_LEDGER_COUNT_LIST of ``csrc/ledger.h``: what did not fit together."""
-    def gpu_work(self) -> Rows:
+    def gpu_work(self) -> Buffer:
         """KERNEL_DTYPE rows, by start."""
     def gpu_lost(self) -> dict[str, int]:
         """MP_GPU_LOST_LIST of ``csrc/gpu_work.h``, without what was not lost."""

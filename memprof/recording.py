@@ -321,8 +321,9 @@ class Recording(Texts, Exports, Outputs):
         """Return what ran on GPUs, ``KERNEL_DTYPE``: one row a piece, by start.
 
         Kernels, copies and sets, recorded by ``memprof.profile(with_kernels=True)``;
-        ``kind`` is an index into ``memprof.recording.GPU_KINDS``. ``name`` and ``op``,
-        ``module`` and ``stack`` of the launch are ids as of allocations (``rec.op(i)``).
+        ``kind`` is an index into ``memprof.recording.GPU_KINDS``. ``name``, and ``op``,
+        ``module`` and ``stack`` of the launch, are ids as of allocations
+        (``rec.op(i)``).
         Empty otherwise: ``info["sources"]`` says why, ``info["kernels_lost"]`` what is
         missing.
 
