@@ -93,7 +93,7 @@ typedef void (*mp_cupti_complete_t)(void *context, uint32_t stream,
       (void **subscriber, mp_cupti_callback_t callback, void *user,           \
        void *parameters))                                                     \
     X(GetDeviceId, false, (void *context, uint32_t *device))                  \
-    /* what ran on the GPU: gpu_activity.h */                               \
+    /* what ran on the GPU: gpu_activity.h */                                 \
     X(GetTimestamp, false, (uint64_t * time))                                 \
     X(ActivityRegisterCallbacks, false,                                       \
       (mp_cupti_request_t request, mp_cupti_complete_t complete))             \
