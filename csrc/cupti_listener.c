@@ -12,6 +12,7 @@
 #include "cupti_library.h"
 #include "drain.h"
 #include "gpu_activity.h"
+#include "gpu_driver.h"
 #include "hook.h"
 #include "hook_thread.h"
 #include "native_stack.h"
@@ -199,6 +200,10 @@ call_took(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact,
             capture_find(fact->queue, false)) {
             event.flags |= MP_FLAG_GRAPH;
         }
+        if (fact->group == MP_DRIVER_POOL &&
+            (fact->flags & MP_FLAG_FOREIGN) == 0) {
+            mp_gpu_driver_pool_made(event.addr, event.device);
+        }
         write_event(&event, true);
     }
 }
@@ -216,6 +221,9 @@ call_gives(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact)
     mp_event_t event = event_of(data, fact, MP_EVENT_DRIVER_FREE);
     event.stream = token;
     write_event(&event, false);
+    if (fact->group == MP_DRIVER_POOL) {
+        mp_gpu_driver_pool_gone(fact->addr);
+    }
 }
 
 static void
@@ -321,6 +329,7 @@ on_context(uint32_t cbid, const mp_cupti_resource_data_t *data)
     else if (cbid == MP_CUPTI_CONTEXT_ENDS) {
         event.pool = MP_DRIVER_MARK_CONTEXT_DESTROYED;
         write_event(&event, true);
+        mp_gpu_driver_forget_pools(); /* a reset ends them all */
         /* Another context may come to lie there, on another device. */
         context_place_t *place = context_place((uintptr_t)data->context);
         if (place != NULL) {
@@ -776,6 +785,7 @@ unsubscribe(void)
     for (size_t i = 0; i < MAX_CAPTURES; i++) {
         atomic_store(&the_captures[i], 0);
     }
+    mp_gpu_driver_forget_pools();
     mp_context_stock(false);
 }
 

@@ -265,7 +265,9 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  * TOTAL_DEVICE     bytes it has    bytes in use      stream: bytes reserved;
  *                                                    pool: method; flags:
  *                                                    memory, 256 x why not
- * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
+ * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool;
+ *                                                    stream: bytes reserved by
+ *                                                    pools the program made
  * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
  * op_instance: equal for what was measured in one go.
  * GPU_LAUNCH       correlation     0                 where the thread is, as

@@ -191,7 +191,7 @@ NOT_COUNTED = 0x100 | 0x200
 """MP_FLAG_FOREIGN, MP_FLAG_GRAPH: such a row stands for 0 bytes in a sum."""
 
 TOTAL_DTYPE = _rows(
-    88,
+    96,
     ("time_ns", "<i8", 0),  # when measuring began
     ("event", "<i8", 8),  # its event; -1: it is in no recording
     ("process_bytes", "<i8", 16),  # these and the next: -1 is not measured
@@ -210,8 +210,9 @@ TOTAL_DTYPE = _rows(
     ("device_why", "u1", 85),
     ("cause", "u1", 86),  # index into _core.TOTAL_CAUSES
     ("memory", "u1", 87),  # index into _core.TOTAL_MEMORIES
+    ("made_reserved_bytes", "<i8", 88),  # by pools of cuMemPoolCreate that were heard
 )
-"""What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 88 bytes."""
+"""What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 96 bytes."""
 
 OP_DTYPE = _rows(
     24,

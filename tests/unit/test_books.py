@@ -286,6 +286,22 @@ def test_torchs_pool_is_torchs_where_its_allocator_is_that() -> None:
     assert "stream-ordered pool" not in amounts(books)
 
 
+def test_pools_that_the_program_made_are_others_beside_torchs() -> None:
+    why = "the allocator backend cudaMallocAsync tells nothing to followers"
+    for others in (True, False):  # the device's own pool is others', or torch's
+        run = Run()
+        run.sample()
+        run.wait()
+        run.sample()
+        run.script.events[-1]["stream"] = 48 * MIB
+        fact = {"live": others, "why": "" if others else why}
+        sources = {"driver": {"live": True}, "cuda allocator": fact}
+        books = run.recording(sources=sources).books(0, at="end")
+        pools = 48 * MIB + (32 * MIB if others else 0)
+        assert amounts(books)["stream-ordered pool"] == pools
+        assert sum(row.bytes for row in books.rows) == books.total
+
+
 def test_small_allocations_share_pieces() -> None:
     run = Run()
     run.sample()
