@@ -185,10 +185,13 @@ write_one(writer_t *writer, const mp_gpu_work_t *work, bool fresh)
         if (fresh) {
             write_launch(chrome, work, thread);
         }
-        write_flow(chrome, 's', chrome->options->pid, thread,
-                   mp_chrome_time(chrome, work->launch_event), work->event);
-        write_flow(chrome, 'f', gpu_pid(chrome, work->device), row,
-                   work->start_ns, work->event);
+        int64_t begin = mp_chrome_time(chrome, work->launch_event);
+        if (begin <= work->start_ns) { /* two clocks may say otherwise */
+            write_flow(chrome, 's', chrome->options->pid, thread, begin,
+                       work->event);
+            write_flow(chrome, 'f', gpu_pid(chrome, work->device), row,
+                       work->start_ns, work->event);
+        }
     }
     return true;
 }

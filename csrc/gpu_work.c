@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#define LATEST ((uint64_t)1 << 62) /* ns: 146 years after the start */
+
 mp_event_t
 mp_gpu_work_event(const mp_gpu_work_t *work, int64_t time_ns)
 {
@@ -70,10 +72,13 @@ by_start(const void *left, const void *right)
     return (a->event > b->event) - (a->event < b->event);
 }
 
+/* A file may hold anything: what no GPU can have done is left out. */
 static bool
 is_work(const mp_event_t *event)
 {
-    return event->kind == MP_EVENT_GPU_WORK && event->pool <= MP_GPU_MEMSET;
+    return event->kind == MP_EVENT_GPU_WORK && event->pool <= MP_GPU_MEMSET &&
+           event->device >= 0 && event->stream >= event->addr &&
+           event->stream <= LATEST;
 }
 
 mp_status_t

@@ -73,7 +73,7 @@ class Kernels:
 
     def end(self) -> None:
         """One user wants them no longer."""
-        self.users -= 1
+        self.users = max(self.users - 1, 0)
         if self.users == 0:
             self.stop(NEVER)
 

@@ -485,6 +485,31 @@ def test_what_ran_on_gpus_has_rows_of_its_own(tmp_path):
     )  # fmt: skip
 
 
+def test_work_that_no_gpu_can_have_done_is_left_out(tmp_path):
+    """A file may hold anything."""
+    far = 2**63 - 1
+    events = [
+        launch_of(1, 500),
+        work_of(1, 600, 700, 0),
+        work_of(1, 400, 700, 0),  # before its launch: two clocks differ; no arrow
+        work_of(1, 700, 600, 0),
+        work_of(1, 700, far, 0),
+        work_of(1, 600, 700, 0, device=-1),
+        work_of(1, 600, 700, 0, what=9),
+        work_of(2**32 - 1, 600, 700, NO_INDEX, stream=2**32 - 1, size=far),
+        {"kind": KIND["gpu_lost"], "address": 99, "size": far, "time_ns": 900},
+    ]
+    recording = made(rows(events), ["k"])
+    assert len(recording.kernels()) == 3
+    assert recording.info["kernels_lost"] == {}
+    trace = exported(recording, tmp_path)
+    assert len(of(trace, "X", cat="kernel")) == 3
+    assert len(of(trace, "s", cat="ac2g")) == 1
+    recording.save(tmp_path / "odd.memprof")
+    again = memprof.load(tmp_path / "odd.memprof")
+    assert again.kernels().tobytes() == recording.kernels().tobytes()
+
+
 def test_a_gpu_whose_number_is_the_process_is_told_apart(tmp_path):
     recording = made(rows([launch_of(1, 10), work_of(1, 20, 30, 0, device=1)]), ["k"])
     trace = exported(recording, tmp_path)  # no info: the process is taken for 1
