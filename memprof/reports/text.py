@@ -16,7 +16,14 @@ from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from memprof.reports.facts import SPARK_COLUMNS, gather
-from memprof.reports.units import count_text, counted, shares, size_text, sparks
+from memprof.reports.units import (
+    count_text,
+    counted,
+    one_line,
+    shares,
+    size_text,
+    sparks,
+)
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
@@ -115,7 +122,7 @@ def lines(facts: dict[str, Any], width: int | None, exact: bool = False) -> list
         "",
         *table,
     ]
-    return [line.rstrip() for line in body]
+    return [one_line(line.rstrip()) for line in body]
 
 
 def _head_lines(facts: dict[str, Any], width: int) -> list[str]:
