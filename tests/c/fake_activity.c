@@ -69,8 +69,10 @@ cuptiActivityRegisterCallbacks(request_t request, complete_t complete)
 {
     int code = fakecupti_called("cuptiActivityRegisterCallbacks");
     if (code < 0) {
+        pthread_mutex_lock(&fake.lock);
         fake.request = request;
         fake.complete = complete;
+        pthread_mutex_unlock(&fake.lock);
     }
     return code < 0 ? OK : code;
 }
@@ -81,7 +83,9 @@ turn(int kind, bool on)
     if (kind <= 0 || kind >= 64 || length_of((uint32_t)kind) == 0) {
         return UNKNOWN_KIND;
     }
+    pthread_mutex_lock(&fake.lock);
     fake.on[kind] = on;
+    pthread_mutex_unlock(&fake.lock);
     return OK;
 }
 
@@ -144,11 +148,12 @@ give_back(size_t bytes)
     uint8_t *buffer = fake.buffer;
     size_t size = fake.size;
     size_t valid = bytes < fake.used ? bytes : fake.used;
+    complete_t complete = fake.complete;
     fake.buffer = NULL;
     fake.used = 0;
     pthread_mutex_unlock(&fake.lock);
     if (buffer != NULL) {
-        fake.complete(NULL, 0, buffer, size, valid);
+        complete(NULL, 0, buffer, size, valid);
     }
 }
 
@@ -196,6 +201,25 @@ write_record(uint8_t *record, const fakecupti_work_t *work)
     put(record, 4, copy, 3);
 }
 
+/* A buffer of CUPTI's own from whoever records; false: there is none. */
+static bool
+ask_for_buffer(void)
+{
+    uint8_t *buffer = NULL;
+    size_t size = 0, most = 1;
+    pthread_mutex_lock(&fake.lock);
+    request_t request = fake.request;
+    pthread_mutex_unlock(&fake.lock);
+    request(&buffer, &size, &most);
+    pthread_mutex_lock(&fake.lock);
+    fake.buffer = buffer;
+    fake.size = size;
+    fake.used = 0;
+    fake.dropped += buffer == NULL;
+    pthread_mutex_unlock(&fake.lock);
+    return buffer != NULL;
+}
+
 FAKE_API int
 fakecupti_work(const fakecupti_work_t *work)
 {
@@ -203,6 +227,7 @@ fakecupti_work(const fakecupti_work_t *work)
     pthread_mutex_lock(&fake.lock);
     bool wanted = work->kind == 17 || fake.on[work->kind];
     bool full = fake.buffer != NULL && fake.used + length > fake.size;
+    bool none = full || fake.buffer == NULL;
     pthread_mutex_unlock(&fake.lock);
     if (!wanted) {
         return 0;
@@ -210,25 +235,17 @@ fakecupti_work(const fakecupti_work_t *work)
     if (full) {
         give_back(SIZE_MAX);
     }
-    if (fake.buffer == NULL) {
-        uint8_t *buffer = NULL;
-        size_t size = 0, most = 1;
-        fake.request(&buffer, &size, &most);
-        pthread_mutex_lock(&fake.lock);
-        fake.buffer = buffer;
-        fake.size = size;
-        fake.used = 0;
-        fake.dropped += buffer == NULL;
-        pthread_mutex_unlock(&fake.lock);
-        if (buffer == NULL) {
-            return 0;
-        }
+    if (none && !ask_for_buffer()) {
+        return 0;
     }
     pthread_mutex_lock(&fake.lock);
-    write_record(fake.buffer + fake.used, work);
-    fake.used += length;
+    bool there = fake.buffer != NULL; /* else it was flushed meanwhile */
+    if (there) {
+        write_record(fake.buffer + fake.used, work);
+        fake.used += length;
+    }
     pthread_mutex_unlock(&fake.lock);
-    return 1;
+    return there;
 }
 
 FAKE_API uint64_t

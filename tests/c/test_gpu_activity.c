@@ -324,6 +324,58 @@ test_nothing_is_lost_between_threads(void)
     clear(&found);
 }
 
+typedef struct {
+    atomic_bool over;
+    atomic_uint written;
+} launcher_t;
+
+static void *
+launch_until_told(void *argument)
+{
+    launcher_t *launcher = argument;
+    uint64_t nothing = 0;
+    while (!atomic_load(&launcher->over)) {
+        (void)fakecupti_call("cuLaunchKernel", &nothing, sizeof(nothing), 0,
+                             NULL, 0, CONTEXT);
+        atomic_fetch_add(&launcher->written,
+                         (unsigned)fakecupti_ran(MP_CUPTI_KERNEL, "busy",
+                                                 -1000, -10, 0, 2, 7,
+                                                 fakecupti_correlation()));
+    }
+    return NULL;
+}
+
+static void
+test_starts_and_stops_beside_launches(void)
+{
+    mp_session_t *session = begin();
+    if (session == NULL) {
+        return;
+    }
+    launcher_t launcher = {false, 0};
+    pthread_t thread;
+    MP_CHECK(pthread_create(&thread, NULL, launch_until_told, &launcher) == 0);
+    for (int i = 0; i < 60; i++) {
+        struct timespec pause = {.tv_nsec = 300000};
+        nanosleep(&pause, NULL);
+        mp_cupti_kernels_stop();
+        if (i % 5 == 0) {
+            mp_cupti_stop();
+            MP_CHECK(subscribe());
+        }
+        start_kernels();
+        mp_cupti_settle();
+    }
+    atomic_store(&launcher.over, true);
+    pthread_join(thread, NULL);
+    found_t found = end(session);
+    unsigned written = atomic_load(&launcher.written);
+    MP_CHECK(found.count > 0 && found.count <= written);
+    MP_CHECK(found.count + found.lost[MP_GPU_LOST_LATE] + 60 >= written);
+    MP_CHECK_EQ(found.lost[MP_GPU_LOST_UNKNOWN], 0);
+    clear(&found);
+}
+
 /* ---- losses --------------------------------------------------------------
  */
 
@@ -845,6 +897,7 @@ MP_TEST_SUITE(gpu_activity, MP_TEST(test_work_is_told_with_its_launch),
               MP_TEST(test_what_launches_no_work_is_not_heard),
               MP_TEST(test_buffers_come_from_other_threads),
               MP_TEST(test_nothing_is_lost_between_threads),
+              MP_TEST(test_starts_and_stops_beside_launches),
               MP_TEST(test_a_cut_record_is_counted),
               MP_TEST(test_records_of_other_kinds_are_counted),
               MP_TEST(test_a_record_without_times_is_counted),
