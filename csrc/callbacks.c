@@ -5,7 +5,7 @@
 
 static struct {
     bool cpu;
-    int ops; /* 0, 1, 2 as asked for; 3: with outputs */
+    int ops; /* 0: none; 2: all; 3: with outputs */
 } installed; /* the session lock */
 
 mp_status_t
@@ -13,6 +13,12 @@ mp_callbacks_switch(uint32_t flags, int ops, char *error, size_t error_size)
 {
     const mp_shim_api_t *shim = mp_hook_shim();
     mp_status_t status = MP_OK;
+    if (ops == 1) {
+        /* As soon as anybody has a callback, torch makes its lists of them
+         * anew at each node of autograd: not for a few regions. */
+        flags |= MP_HOOK_REGIONS;
+        ops = 0;
+    }
     mp_hook_set_wanted(flags);
     if (shim == NULL) {
         return MP_OK; /* facts come from elsewhere */
@@ -37,8 +43,7 @@ mp_callbacks_switch(uint32_t flags, int ops, char *error, size_t error_size)
             installed.ops = 0;
         }
         if (ops != 0) {
-            if (shim->install_ops(ops >= 2, ops == 3, error, error_size) !=
-                0) {
+            if (shim->install_ops(ops == 3, error, error_size) != 0) {
                 status = MP_ERR_LOAD;
             }
             else {

@@ -9,9 +9,10 @@
 #include "common.h"
 
 /* Make the callbacks and the hooks what is wanted: MP_HOOK_* flags, and OPS 2
- * for all ops, 1 for record_function regions, 0 for none.  MP_ERR_LOAD: ERROR
- * names the source that could not be installed; the others are.  Without a
- * shim facts come from elsewhere and only the hooks are switched. */
+ * for all ops, 1 for record_function regions, 0 for none.  Regions alone need
+ * no callback: Python's side tells of them (MP_HOOK_REGIONS).  MP_ERR_LOAD:
+ * ERROR names the source that could not be installed; the others are.  Without
+ * a shim facts come from elsewhere and only the hooks are switched. */
 mp_status_t mp_callbacks_switch(uint32_t flags, int ops, char *error,
                                 size_t error_size);
 

@@ -282,6 +282,16 @@ mp_hook_op_begin(const void *op, mp_op_scope_t scope)
     }
 }
 
+void
+mp_hook_region_begin(const void *object, uint32_t name)
+{
+    mp_context_t *context = mp_context_get();
+    if (context != NULL && !context->in_hook &&
+        mp_hook_wants(MP_HOOK_REGIONS)) {
+        mp_ops_enter_named(context, object, name);
+    }
+}
+
 /* The op ENTRY ends, the innermost of this thread.  If it has made an
  * autograd node and touched no memory, nothing has told of it, and its
  * backward may need a lot: of a slice, a whole tensor. */
@@ -317,17 +327,14 @@ tell_of_node(mp_context_t *context, mp_op_entry_t *entry)
     (void)mp_hook_append(&event, 1);
 }
 
-void
-mp_hook_op_end(const void *op)
+/* End OP, if this thread is inside of it. */
+static bool
+end_here(mp_context_t *context, const void *op)
 {
-    mp_context_t *context = mp_this_thread;
-    if (context != NULL && context->in_hook) {
-        return;
-    }
-    uint32_t depth = context == NULL ? 0 : context->op_depth;
+    uint32_t depth = context->op_depth;
     if (depth > MP_MAX_OPS) {
         context->op_depth--; /* deeper than we keep: assume it is the last */
-        return;
+        return true;
     }
     for (uint32_t i = depth; i-- > 0;) {
         if (context->ops[i].op == op) {
@@ -342,10 +349,37 @@ mp_hook_op_end(const void *op)
                 mp_ops_leave(context, i);
             }
             context->in_hook = false;
-            return;
+            return true;
         }
     }
+    return false;
+}
+
+void
+mp_hook_op_end(const void *op)
+{
+    mp_context_t *context = mp_this_thread;
+    if (context != NULL && (context->in_hook || end_here(context, op))) {
+        return;
+    }
     mp_ops_stray_end(op); /* began before us, or on another thread */
+}
+
+void
+mp_hook_region_end(const void *object)
+{
+    mp_context_t *context = mp_this_thread;
+    /* A callback, or nobody, told of its begin: then this is not its end. */
+    bool told = mp_hook_wants(MP_HOOK_REGIONS);
+    if (context != NULL && !told && context->op_depth > MP_MAX_OPS) {
+        return;
+    }
+    if (context != NULL && (context->in_hook || end_here(context, object))) {
+        return;
+    }
+    if (told) {
+        mp_ops_stray_end(object);
+    }
 }
 
 bool

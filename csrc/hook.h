@@ -27,6 +27,10 @@ void mp_hook_cpu_alloc(void *pointer, size_t bytes);
 void mp_hook_cpu_free(void *pointer);
 void mp_hook_op_begin(const void *op, mp_op_scope_t scope);
 void mp_hook_op_end(const void *op);
+/* A record_function region, told by Python: OBJECT names it until its end,
+ * NAME is a string id.  Nothing while a callback tells of regions. */
+void mp_hook_region_begin(const void *object, uint32_t name);
+void mp_hook_region_end(const void *object);
 /* Whether the outputs of OP are wanted: it touched memory, and somebody
  * records shapes. */
 bool mp_hook_op_wants_outputs(const void *op);

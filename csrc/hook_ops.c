@@ -17,6 +17,16 @@ static struct {
     const void *ops[MAX_STRAYS];
 } the_strays;
 
+static void
+write_region(mp_context_t *context, const mp_op_entry_t *entry)
+{
+    mp_event_t event = {.kind = MP_EVENT_REGION_BEGIN,
+                        .device = MP_DEVICE_CPU};
+    mp_place_fill(context, &event);
+    event.op = entry->name;
+    (void)mp_hook_append(&event, 1);
+}
+
 /* It may end on another thread, and then its address is no longer good here:
  * ask now. */
 void
@@ -24,11 +34,25 @@ mp_ops_enter_region(mp_context_t *context, mp_op_entry_t *entry)
 {
     context->in_hook = true;
     mp_op_describe(context, entry);
-    mp_event_t event = {.kind = MP_EVENT_REGION_BEGIN,
-                        .device = MP_DEVICE_CPU};
-    mp_place_fill(context, &event);
-    event.op = entry->name;
-    (void)mp_hook_append(&event, 1);
+    write_region(context, entry);
+    context->in_hook = false;
+}
+
+void
+mp_ops_enter_named(mp_context_t *context, const void *op, uint32_t name)
+{
+    mp_op_entry_t *entry = mp_ops_push(context, op, MP_OP_SCOPE_USER);
+    if (entry == NULL) {
+        return;
+    }
+    entry->name = name;
+    entry->plain_allocator = false;
+    entry->engine = false;
+    entry->sequence = UINT64_MAX;
+    entry->thread = 0;
+    entry->forward_thread = 0;
+    context->in_hook = true;
+    write_region(context, entry);
     context->in_hook = false;
 }
 

@@ -9,15 +9,13 @@
 #include "hook_context.h"
 #include "shim_api.h"
 
-/* Enter OP.  A region is described and written at once. */
-void mp_ops_enter_region(mp_context_t *context, mp_op_entry_t *entry);
-
-static inline void
-mp_ops_enter(mp_context_t *context, const void *op, mp_op_scope_t scope)
+/* A new innermost entry; NULL: too deep to be kept. */
+static inline mp_op_entry_t *
+mp_ops_push(mp_context_t *context, const void *op, mp_op_scope_t scope)
 {
     uint32_t depth = context->op_depth++;
     if (depth >= MP_MAX_OPS) {
-        return;
+        return NULL;
     }
     mp_op_entry_t *entry = &context->ops[depth];
     entry->op = op;
@@ -25,6 +23,20 @@ mp_ops_enter(mp_context_t *context, const void *op, mp_op_scope_t scope)
     entry->scope = (uint8_t)scope;
     entry->logged = false;
     entry->instance = 0;
+    return entry;
+}
+
+/* Enter OP.  A region is described and written at once. */
+void mp_ops_enter_region(mp_context_t *context, mp_op_entry_t *entry);
+
+static inline void
+mp_ops_enter(mp_context_t *context, const void *op, mp_op_scope_t scope)
+{
+    uint32_t depth = context->op_depth;
+    mp_op_entry_t *entry = mp_ops_push(context, op, scope);
+    if (entry == NULL) {
+        return;
+    }
     if (scope == MP_OP_SCOPE_USER) {
         mp_ops_enter_region(context, entry);
         return;
@@ -34,6 +46,9 @@ mp_ops_enter(mp_context_t *context, const void *op, mp_op_scope_t scope)
         context->outermost = depth;
     }
 }
+
+/* Enter the region NAME, which torch does not tell of; OP stands for it. */
+void mp_ops_enter_named(mp_context_t *context, const void *op, uint32_t name);
 
 /* Leave the op ops[DEPTH] and what is still open inside it. */
 void mp_ops_leave(mp_context_t *context, uint32_t depth);

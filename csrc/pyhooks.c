@@ -122,6 +122,35 @@ mark_tensors(PyObject *self, PyObject *items)
     return PyLong_FromLong(marked);
 }
 
+/* Never in the way of a program: what is no region of torch's is passed over.
+ */
+static PyObject *
+region_begin(PyObject *Py_UNUSED(self), PyObject *const *args,
+             Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "region_begin(region, name)");
+        return NULL;
+    }
+    if (!mp_hook_wants(MP_HOOK_REGIONS) || !PyUnicode_Check(args[1])) {
+        Py_RETURN_NONE;
+    }
+    uint32_t name;
+    if (!mp_intern_object(mp_hook_intern(), args[1], &name)) {
+        PyErr_Clear(); /* expected: a name that is no UTF-8 */
+        Py_RETURN_NONE;
+    }
+    mp_hook_region_begin(args[0], name);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+region_end(PyObject *Py_UNUSED(self), PyObject *region)
+{
+    mp_hook_region_end(region); /* also of one that outlives the recording */
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 name_object(PyObject *self, PyObject *args)
 {
@@ -225,6 +254,9 @@ PyMethodDef mp_pyhooks_methods[] = {
     {"gradient_hook", mp_gradient_hook, METH_O, NULL},
     {"mark_role", mark_role, METH_VARARGS, NULL},
     {"mark_tensors", mark_tensors, METH_O, NULL},
+    {"region_begin", (PyCFunction)(void (*)(void))region_begin, METH_FASTCALL,
+     NULL},
+    {"region_end", region_end, METH_O, NULL},
     {"name_object", name_object, METH_VARARGS, NULL},
     {"forget_object", forget_object, METH_O, NULL},
     {"forget_objects", forget_objects, METH_NOARGS, NULL},

@@ -652,6 +652,9 @@ mp_session_flush(mp_session_t *session)
 {
     lock_drained(session);
     bool running = session->running;
+    if (session->recording) {
+        stream(session, true);
+    }
     mp_drain_unlock();
     return running ? MP_OK : MP_ERR_STATE;
 }

@@ -79,7 +79,7 @@ mp_status_t mp_session_window_copy(mp_session_t *session, mp_window_t *out);
 /* MP_ERR_STATE: not running, or a window is open. */
 mp_status_t mp_session_stop(mp_session_t *session);
 
-/* Apply every event written before the call. */
+/* Apply every event written before the call; a streamed file has it then. */
 mp_status_t mp_session_flush(mp_session_t *session);
 
 typedef struct {

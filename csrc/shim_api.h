@@ -12,7 +12,7 @@
 #include "common.h"
 #include "event.h"
 
-#define MP_SHIM_API_VERSION 3u
+#define MP_SHIM_API_VERSION 4u
 
 /* A fact of the CUDA caching allocator, as torch tells it. */
 typedef struct {
@@ -113,11 +113,10 @@ typedef struct {
      * The caller holds the GIL and knows that nobody resizes the storage. */
     bool (*adopt_cpu)(void *storage, void **pointer, size_t *bytes);
 
-    /* RecordFunction callbacks.  all = false: only
-     * record_function regions.  OUTPUTS: ask torch for the outputs of ops,
-     * which costs something for every op.  Inputs are never asked for.  0
-     * done, else ERROR says why. */
-    int (*install_ops)(bool all, bool outputs, char *error, size_t error_size);
+    /* RecordFunction callbacks, for ops and record_function regions.
+     * OUTPUTS: ask torch for the outputs of ops, which costs something for
+     * every op.  Inputs are never asked for.  0 done, else ERROR says why. */
+    int (*install_ops)(bool outputs, char *error, size_t error_size);
     void (*remove_ops)(void);
 } mp_shim_api_t;
 

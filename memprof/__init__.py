@@ -10,6 +10,7 @@ load what they need when they are first used.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from memprof._version import __version__
@@ -67,3 +68,9 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List what is there, loaded or not."""
     return sorted({*globals(), *__all__})
+
+
+if "MEMPROF_ON_OOM" in os.environ:
+    from memprof.oom import arm
+
+    arm()

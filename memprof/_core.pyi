@@ -89,15 +89,20 @@ def forget_object(address: int) -> None:
     """Forget the name of the object that was at ``id`` ``address``."""
 
 def forget_objects() -> None: ...
+def region_begin(region: object, name: str, /) -> None:
+    """Tells of a ``record_function`` region that ``region`` stands for until its
+    end.  Nothing where ops are followed: then torch tells of regions, too."""
+
+def region_end(region: object, /) -> None: ...
 def set_codes(module: CodeType | None, backward: tuple[CodeType, ...]) -> None:
     """Code objects whose frames on the Python stack mean something: what every
     call of a module passes through, with the module as its first argument
     (None: modules are not looked for); at most four that run a backward."""
 
 def claim_gradient(parameter: Any, library: str, owner: str, /) -> None:
-    """Marks the storage of ``parameter.grad`` as ``owner``'s, if no backward runs, all other
-    threads wait inside of ``library`` (the standard library's folder, with a
-    slash) and the class does not compute it.  Only where stacks can be walked."""
+    """Marks the storage of ``parameter.grad`` as ``owner``'s, if no backward runs,
+    all other threads wait inside of ``library`` (the standard library's folder, with
+    a slash) and the class does not compute it.  Only where stacks can be walked."""
 
 def instances(classes: set[type], /) -> list[Any]: ...
 def holders(
@@ -256,7 +261,8 @@ class Session:
         """A copy of what the open window holds so far."""
 
     def flush(self) -> None:
-        """Wait until every event written so far has been applied."""
+        """Wait until every event written so far has been applied, and is in the
+        file where the open window is streamed."""
 
     def status(self) -> dict[str, Any]:
         """``running, seeding, recording, forked, events, dropped, own_bytes,

@@ -34,6 +34,9 @@ class Follower(Protocol):
     def window_end(self) -> _core.Recording:
         """Return what the window held; a streamed file is left open."""
 
+    def flush(self) -> None:
+        """Put what was recorded so far into the open window's file, if it can."""
+
     def snapshot(self) -> _core.Recording:
         """Return a copy of what the open window holds so far."""
 

@@ -175,6 +175,9 @@ class History:
             session.stop()
         return recording
 
+    def flush(self) -> None:
+        """See ``Follower``: torch's history is read at the end only."""
+
     def snapshot(self) -> _core.Recording:
         """See ``Follower``."""
         session = self._session

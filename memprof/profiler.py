@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from memprof import cuda
+from memprof import cuda, interrupted
 from memprof.careful import attempt
 from memprof.driver import check_kernels, check_policy
 from memprof.errors import MemprofError
@@ -65,8 +65,8 @@ class profile(Results):
             torch: here they cost almost nothing. False switches them off.
         with_modules: Names of modules; likewise.
         with_ops: Names of ops, the most expensive source. False: only
-            ``record_function`` regions; backward blocks then lack the forward
-            that caused them.
+            ``record_function`` regions that Python enters; backward blocks then
+            lack the forward that caused them.
         cupti: Whether to hear the driver's memory calls, which shows what
             libraries take beside PyTorch. ``"auto"``: wherever that disturbs
             neither torch.profiler nor Nsight; ``"on"``: also where it might;
@@ -307,6 +307,16 @@ class profile(Results):
                 f"{type(error).__name__} in the profiled code)"
             )
 
+    def flush(self) -> None:
+        """Put what was recorded so far into the file of ``path``, at once.
+
+        Without it that happens within half a second. Does nothing where nothing
+        is streamed, and in a forked child.
+        """
+        follower = self._follower
+        if follower is not None and self._pid == os.getpid():
+            follower.flush()
+
     def __repr__(self) -> str:
         """Say what it does now, short."""
         state = "stopped" if self._follower is None else "running"
@@ -538,6 +548,11 @@ def import_torch() -> Any:
 @atexit.register
 def _close_all() -> None:
     """Close the files of profiles that nobody stopped."""
+    with interrupted.kept():
+        _stop_all()
+
+
+def _stop_all() -> None:
     for running in list(_running):
         # A thread that hangs inside of its profile must not keep us from ending.
         if running._pid == os.getpid() and running._lock.acquire(timeout=5):

@@ -18,6 +18,7 @@ from memprof.errors import MemprofError
 from memprof.follow import Follower, source
 from memprof.hooks import the_hooks
 from memprof.options import Options
+from memprof.regions import the_regions
 
 FORCE = "MEMPROF_SOURCE"
 """Environment: ``history`` uses torch's memory history though a shim fits."""
@@ -120,6 +121,7 @@ class Live:
         self._waiting = False  # for CUDA to come up
         self._holds_ledger = False
         self._holds_kernels = False
+        self._holds_regions = False
         self._driver: dict[str, Any] = {}  # at the stop
         self._kernels: dict[str, Any] = {}  # likewise
         self._session = _core.Session(
@@ -143,11 +145,7 @@ class Live:
         self._sources = {
             "cpu allocator": source(None if options.cpu else "not in activities"),
             "cuda allocator": source("not in activities"),
-            "ops": source(
-                None
-                if options.ops
-                else f"{off} (with_ops=False); record_function regions are live"
-            ),
+            "ops": source(),
             "stacks": source(None if options.stacks else f"{off} (with_stack=False)"),
             "modules": source(
                 None if options.modules else f"{off} (with_modules=False)"
@@ -161,6 +159,9 @@ class Live:
         self._holds_ledger = self._holds_kernels = False
         the_hooks().acquire(self._torch, options.modules)
         try:
+            if not options.ops:
+                regions = self._follow_regions()
+                self._sources["ops"] = source(f"{off} (with_ops=False); {regions}")
             # One start at a time: the next takes over what this one has seeded.
             with _starting:
                 self._start(step)
@@ -214,6 +215,17 @@ class Live:
             self._session.stop()
         finally:
             the_hooks().release(self._options.modules)
+            if self._holds_regions:
+                self._holds_regions = False
+                the_regions().release()
+
+    def _follow_regions(self) -> str:
+        """Have regions told without ops; return the word on it."""
+        why = the_regions().acquire(self._torch)
+        self._holds_regions = not why
+        if why:
+            return f"nor are record_function regions followed: {why}"
+        return "record_function regions are live"
 
     def _give_up(self) -> None:
         """Undo a start that failed, and leave its own exception to be seen."""
@@ -337,6 +349,10 @@ class Live:
         self._find_owners()
         self._settle()
         return self._session.window_end()
+
+    def flush(self) -> None:
+        """See ``Follower``."""
+        self._session.flush()
 
     def snapshot(self) -> _core.Recording:
         """See ``Follower``."""

@@ -465,7 +465,6 @@ adopt_cpu(void *storage_address, void **pointer, size_t *bytes) noexcept
 
 /* Guarded by install_mutex. */
 at::CallbackHandle ops_handle = at::INVALID_CALLBACK_HANDLE;
-bool ops_all = false;
 bool ops_outputs = false;
 
 mp_op_scope_t
@@ -596,26 +595,21 @@ drop_ops_callback()
 }
 
 int
-install_ops(bool all, bool outputs, char *error, size_t error_size) noexcept
+install_ops(bool outputs, char *error, size_t error_size) noexcept
 {
     return guarded(2, error, error_size, [&]() -> int {
         std::lock_guard<std::mutex> lock(install_mutex);
-        if (ops_handle != at::INVALID_CALLBACK_HANDLE && ops_all == all &&
+        if (ops_handle != at::INVALID_CALLBACK_HANDLE &&
             ops_outputs == outputs) {
             return 0;
         }
         drop_ops_callback();
-        std::unordered_set<at::RecordScope> scopes{
-            at::RecordScope::USER_SCOPE};
-        if (all) {
-            scopes.insert(at::RecordScope::FUNCTION);
-        }
         ops_handle = at::addGlobalCallback(
             at::RecordFunctionCallback(
                 &on_op_begin, outputs ? &on_op_end_outputs : &on_op_end)
                 .needsOutputs(outputs)
-                .scopes(scopes));
-        ops_all = all;
+                .scopes(
+                    {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
         ops_outputs = outputs;
         return 0;
     });

@@ -5,6 +5,16 @@ A verb is a module with ``NAME``, ``HELP``, ``add_arguments(parser)`` and
 whatever the file, is usage: it is told by the ``type`` of the argument.
 """
 
-from memprof.commands import convert, diff, report, summary, trim
+from memprof.commands import (
+    convert,
+    diff,
+    doctor,
+    info,
+    report,
+    run,
+    selftest,
+    summary,
+    trim,
+)
 
-COMMANDS = (summary, report, diff, convert, trim)
+COMMANDS = (run, summary, report, diff, convert, trim, info, doctor, selftest)

@@ -67,6 +67,25 @@ def _is_whole(path: Path) -> bool:
     return path.is_file() and not why_not_whole(path)
 
 
+def existing_shim(torch: Any) -> Path | None:
+    """Return the shim for this torch if it is there already; see ``find_shim``.
+
+    Raises:
+        ShimUnavailable: MEMPROF_SHIM names none, or this torch can have none.
+    """
+    named = os.environ.get("MEMPROF_SHIM")
+    if named:
+        if not os.path.isfile(named):
+            raise ShimUnavailable(f"MEMPROF_SHIM={named}: there is no such file")
+        return Path(named).absolute()
+    build = TorchBuild.of(torch)
+    shipped = shipped_path(build)
+    if shipped.is_file():
+        return shipped
+    cached = cached_path(build)
+    return cached if _is_whole(cached) else None
+
+
 def find_shim(torch: Any) -> Path:
     """Return the shim for this torch, compiling it if there is none yet.
 
@@ -81,18 +100,11 @@ def find_shim(torch: Any) -> Path:
         ShimUnavailable: If there is none and none could be compiled; the
             caller falls back to torch's own memory history.
     """
-    named = os.environ.get("MEMPROF_SHIM")
-    if named:
-        if not os.path.isfile(named):
-            raise ShimUnavailable(f"MEMPROF_SHIM={named}: there is no such file")
-        return Path(named).absolute()
+    there = existing_shim(torch)
+    if there is not None:
+        return there
     build = TorchBuild.of(torch)
-    shipped = shipped_path(build)
-    if shipped.is_file():
-        return shipped
     cached = cached_path(build)
-    if _is_whole(cached):
-        return cached
     with _alone(cached):
         if not _is_whole(cached):
             print(

@@ -71,14 +71,14 @@ remove_cpu(void)
 }
 
 static int
-install_ops(bool all, bool outputs, char *error, size_t error_size)
+install_ops(bool outputs, char *error, size_t error_size)
 {
     if (fake_ops_fail) {
         (void)snprintf(error, error_size, "no ops here");
         return 1;
     }
     MP_CHECK_EQ(fake_ops_installed, 0);
-    fake_ops_installed = all ? (outputs ? 3 : 2) : 1;
+    fake_ops_installed = outputs ? 3 : 2;
     return 0;
 }
 

@@ -1000,6 +1000,95 @@ test_hook_region_ends_on_another_thread(void)
     end(&op);
 }
 
+/* Without ops Python tells of regions: any object stands for one. */
+
+static void
+test_hook_region_told_by_python(void)
+{
+    set_up();
+    mp_hook_set_wanted(mp_hook_wanted() | MP_HOOK_REGIONS);
+    int outer, inner;
+    mp_hook_region_begin(&outer, name("outer"));
+    mp_hook_region_begin(&inner, name("inner"));
+    MP_CHECK_EQ(next(MP_EVENT_REGION_BEGIN).op, name("outer"));
+    MP_CHECK_EQ(next(MP_EVENT_REGION_BEGIN).op, name("inner"));
+    MP_CHECK_EQ(probe().op, MP_NO_INDEX);
+    mp_hook_region_end(&outer);
+    MP_CHECK_EQ(next(MP_EVENT_REGION_END).op, name("outer"));
+    mp_hook_region_end(&inner);
+    MP_CHECK_EQ(next(MP_EVENT_REGION_END).op, name("inner"));
+    mp_hook_region_end(&inner); /* nobody is inside of it */
+    alloc(0x1000);
+    (void)next(MP_EVENT_ALLOC);
+    check_no_more();
+}
+
+static void
+test_hook_region_of_a_callback_is_not_told_again(void)
+{
+    set_up();
+    int object;
+    fake_op_t region = FAKE_OP("region");
+    begin_region(&region);
+    mp_hook_region_begin(&object, name("region"));
+    MP_CHECK_EQ(next(MP_EVENT_REGION_BEGIN).op, name("region"));
+    mp_hook_region_end(&object);
+    check_no_more();
+    end(&region);
+    MP_CHECK_EQ(next(MP_EVENT_REGION_END).op, name("region"));
+    check_no_more();
+}
+
+/* It began while Python told of regions; ops are followed since. */
+static void
+test_hook_region_told_by_python_ends_beside_a_callback(void)
+{
+    set_up();
+    uint32_t without = mp_hook_wanted();
+    int object;
+    mp_hook_set_wanted(without | MP_HOOK_REGIONS);
+    mp_hook_region_begin(&object, name("region"));
+    (void)next(MP_EVENT_REGION_BEGIN);
+    mp_hook_set_wanted(without);
+    fake_op_t deep[300];
+    for (int i = 0; i < 300; i++) {
+        deep[i] = (fake_op_t)FAKE_OP("aten::add");
+        begin(&deep[i]);
+    }
+    mp_hook_region_end(&deep); /* of a begin that nobody told */
+    for (int i = 300; i-- > 0;) {
+        end(&deep[i]);
+    }
+    (void)skip_all();
+    mp_hook_region_end(&object);
+    MP_CHECK_EQ(next(MP_EVENT_REGION_END).op, name("region"));
+    fake_op_t op = FAKE_OP("aten::mul");
+    begin(&op);
+    MP_CHECK_EQ(probe().op, name("aten::mul"));
+    end(&op);
+}
+
+static void *
+end_region_here(void *object)
+{
+    mp_hook_region_end(object);
+    return NULL;
+}
+
+static void
+test_hook_region_told_by_python_ends_on_another_thread(void)
+{
+    set_up();
+    mp_hook_set_wanted(mp_hook_wanted() | MP_HOOK_REGIONS);
+    int object;
+    mp_hook_region_begin(&object, name("async"));
+    (void)next(MP_EVENT_REGION_BEGIN);
+    run(end_region_here, &object);
+    alloc(0x1000);
+    MP_CHECK_EQ(next(MP_EVENT_REGION_END).op, name("async"));
+    (void)next(MP_EVENT_ALLOC);
+}
+
 /* ---- threads, fork
  * ------------------------------------------------------------------ */
 
@@ -1300,6 +1389,10 @@ MP_TEST_SUITE(hook, MP_TEST(test_hook_writes_only_what_is_wanted),
               MP_TEST(test_hook_region_is_written_at_once),
               MP_TEST(test_hook_region_ends_alone),
               MP_TEST(test_hook_region_ends_on_another_thread),
+              MP_TEST(test_hook_region_told_by_python),
+              MP_TEST(test_hook_region_of_a_callback_is_not_told_again),
+              MP_TEST(test_hook_region_told_by_python_ends_beside_a_callback),
+              MP_TEST(test_hook_region_told_by_python_ends_on_another_thread),
               MP_TEST(test_hook_thread_may_end_inside_of_everything),
               MP_TEST(test_hook_free_of_an_ending_thread_is_not_lost),
               MP_TEST(test_hook_without_memory_still_tells_the_fact),

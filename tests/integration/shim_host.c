@@ -181,9 +181,9 @@ host_adopt_cpu(void *storage, void **pointer, size_t *bytes)
 }
 
 int
-host_install_ops(bool all, bool outputs, char *error, size_t error_size)
+host_install_ops(bool outputs, char *error, size_t error_size)
 {
-    return host_shim->install_ops(all, outputs, error, error_size);
+    return host_shim->install_ops(outputs, error, error_size);
 }
 
 void

@@ -327,7 +327,7 @@ def another_wrapper_over_ours(host: Host, outer_library: str) -> None:
 def every_thread_is_seen(host: Host) -> None:
     host.active(True)
     assert host.call("host_install_cpu") == (0, "")
-    assert host.call("host_install_ops", ON, OFF) == (0, "")
+    assert host.call("host_install_ops", OFF) == (0, "")
     handed: list = []
 
     def work(number: int) -> None:
@@ -364,8 +364,8 @@ def every_thread_is_seen(host: Host) -> None:
 def ops_are_described(host: Host) -> None:
     x = torch.randn(8, 8, requires_grad=True)
     install = "host_install_ops"
-    assert host.call(install, ON, OFF) == (0, "")
-    assert host.call(install, ON, OFF) == (0, "")  # not twice
+    assert host.call(install, OFF) == (0, "")
+    assert host.call(install, OFF) == (0, "")  # not twice
     torch.add(x, 1)
     assert host.events(OP_BEGIN) == []  # off
     host.forget()
@@ -405,19 +405,12 @@ def ops_are_described(host: Host) -> None:
         e.addr for e in host.events(OP_END)
     )
 
-    # Without ops: only what the user names.
-    assert host.call(install, OFF, OFF) == (0, "")
+    host.library.host_remove_ops()
+    host.library.host_remove_ops()
     host.forget()
     host.active(True)
     with torch.profiler.record_function("another"):
         (x * 3).sum().backward()
-    scopes = {e.scope for e in host.events(OP_BEGIN)}
-    assert scopes == {USER}
-
-    host.library.host_remove_ops()
-    host.library.host_remove_ops()
-    host.forget()
-    (x * 3).sum().backward()
     assert host.events() == []
 
 
@@ -432,9 +425,9 @@ def outputs_are_told_if_asked_for(host: Host) -> None:
 
     x = torch.ones(6, 4)
     host.active(True)
-    assert host.call("host_install_ops", ON, OFF) == (0, "")
+    assert host.call("host_install_ops", OFF) == (0, "")
     assert told(wanted=True, work=lambda: x + 1) == []
-    assert host.call("host_install_ops", ON, ON) == (0, "")
+    assert host.call("host_install_ops", ON) == (0, "")
     assert told(wanted=False, work=lambda: x + 1) == []
     # The last are the op's own; before them come those of the ops inside it.
     assert told(wanted=True, work=lambda: x + 1)[-1] == "6 4 Float"
@@ -474,7 +467,7 @@ def outputs_are_told_if_asked_for(host: Host) -> None:
 
 def an_op_that_is_running_when_they_are_removed_still_ends(host: Host) -> None:
     host.active(True)
-    assert host.call("host_install_ops", ON, OFF) == (0, "")
+    assert host.call("host_install_ops", OFF) == (0, "")
     with torch.profiler.record_function("outer"):
         host.library.host_remove_ops()
         host.active(False)
@@ -486,7 +479,7 @@ def an_op_that_is_running_when_they_are_removed_still_ends(host: Host) -> None:
 
 def a_region_may_end_on_another_thread(host: Host) -> None:
     host.active(True)
-    assert host.call("host_install_ops", OFF, OFF) == (0, "")
+    assert host.call("host_install_ops", OFF) == (0, "")
     future = torch.futures.Future()
     with torch.profiler.record_function("async") as region:
         ended = region._call_end_callbacks_on_future(future)
@@ -527,7 +520,7 @@ def memory_is_freed_after_python_ended(host: Host) -> None:
     """The child must end well: torch's globals outlive the interpreter."""
     host.active(True)
     assert host.call("host_install_cpu") == (0, "")
-    assert host.call("host_install_ops", ON, OFF) == (0, "")
+    assert host.call("host_install_ops", OFF) == (0, "")
     torch.kept = torch.randn(1000, requires_grad=True)
     torch.kept.sum().backward()  # leaves autograd's threads waiting
 
@@ -712,8 +705,8 @@ def test_a_shim_whose_fields_all_fit_is_loaded(host_library, fake_shim):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"version": "MP_SHIM_API_VERSION + 1"}, ["version 4 ", "version 3 "]),
-        ({"size": "sizeof(mp_shim_api_t) - 8"}, ["shim interface", "core version 3 "]),
+        ({"version": "MP_SHIM_API_VERSION + 1"}, ["version 5 ", "version 4 "]),
+        ({"size": "sizeof(mp_shim_api_t) - 8"}, ["shim interface", "core version 4 "]),
         ({"torch_version": '"2.14.0"'}, ["torch 2.14.0 ", "torch 2.14.1 "]),
         ({"torch_version": '"2.14.11"'}, ["torch 2.14.11 ", "torch 2.14.1 "]),
         ({"torch_version": '"2.1"'}, ["torch 2.1 ", "torch 2.14.1 "]),
@@ -758,7 +751,7 @@ def refusal(host: Host, shim: str, field: str) -> None:
     else:
         # the first member of mp_core_api_t
         ctypes.c_uint32.in_dll(host.library, "host_core").value = 7
-        expected = [shim, "version 7", "the shim 3"]
+        expected = [shim, "version 7", "the shim 4"]
     status, error = host.load(shim, version, stamp, abi)
     assert status == ERR_MISMATCH
     for word in expected:

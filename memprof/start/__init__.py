@@ -1,0 +1,1 @@
+"""The folder that ``memprof run`` puts on PYTHONPATH; see ``sitecustomize.py``."""
