@@ -180,6 +180,7 @@ def compare(
     by: str | Sequence[str] = BY,
     limit: int | None = None,
     fold: bool = True,
+    names: tuple[str, str] | None = None,
 ) -> Comparison:
     """Say what is different between the memory of two runs.
 
@@ -195,6 +196,7 @@ def compare(
         by: what blocks are told apart by; ``COMPARE_KEYS``.
         limit: keep that many rows, and make the rest one row ``other``.
         fold: join rows of repeated layers, ``layers.*.attn``.
+        names: what the two are called; None: their files' names.
 
     Returns:
         A ``Comparison``; ``print`` it.
@@ -224,7 +226,7 @@ def compare(
         by=by,
         limit=limit,
         fold=fold,
-        names=(_name(a), _name(b)),
+        names=names or (_name(a), _name(b)),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from memprof import _core
 from memprof import info as infos
+from memprof.instants import moment, step_of
 from memprof.rows import Ints, as_rows
 from memprof.spans import find_step
 
@@ -53,6 +54,43 @@ def of_time(
     if begin >= end:
         raise ValueError("no event lies in that time")
     return begin, end
+
+
+def between(
+    recording: Recording, begin: str | None, end: str | None, device: object
+) -> tuple[int, int]:
+    """Return the events from one moment to another, both included; None: no bound.
+
+    Args:
+        recording: whose.
+        begin: a moment as of ``instants.moment``; of a step its beginning.
+        end: likewise; of a step its end.
+        device: whose ``"peak"``.
+
+    Raises:
+        ValueError: there is no such moment, or the second is before the first.
+    """
+    count = int(recording._core.events_count)
+    first, behind = 0, count
+    if begin is not None:
+        first = _edge(recording, begin, device, 0)
+    if end is not None:
+        behind = _edge(recording, end, device, 1)
+    if first >= behind and (begin, end) != (None, None):
+        raise ValueError(f"no event lies from {begin or 'the start'} to {end or 'end'}")
+    return first, behind
+
+
+def _edge(recording: Recording, word: str, device: object, side: int) -> int:
+    """Return the event at a moment's beginning (SIDE 0), or behind its end (1)."""
+    step = step_of(word)
+    if step is not None:
+        return of_steps(recording, step, step)[side]
+    found = moment(recording, word, recording._device(device))
+    if side == 0 and found.event >= 0 and recording._time(found.event) < found.time_ns:
+        return found.event + 1  # the first that is not earlier than the time
+    event = max(found.event, 0)  # the state at the start goes with the first event
+    return event if side == 0 else _behind(recording, event)
 
 
 def around_peak(recording: Recording, device: object, count: int) -> tuple[int, int]:

@@ -39,7 +39,9 @@ def metric(recording: Recording, name: str, device: object = None) -> int | None
     if name == "reserved":
         if number == CPU:
             return None
-        return recording.peak(number, of="reserved").reserved
+        found = recording.peak(number, of="reserved").reserved
+        # What another tool wrote may not speak of it.
+        return None if not found and recording.info.get("imported") else found
     if name == "growth":
         return growth(recording, number)
     if name == "count":
@@ -85,6 +87,8 @@ def why_none(recording: Recording, name: str, device: object = None) -> str:
     if name == "growth":
         return "growth needs two recorded steps (call prof.step() once an iteration)"
     on_cpu = recording._device(device) == CPU
+    if name == "reserved" and not on_cpu:
+        return "reserved is not in the file that this was read from"
     if name == "reserved" or on_cpu:
         return f"{name} is of GPUs only: torch keeps no cache of the CPU's memory"
     return (

@@ -6,19 +6,21 @@ import argparse
 import inspect
 import os
 import re
+import shutil
 import sys
-import warnings
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import memprof.recording
-from memprof.commands import words
+from memprof.commands import emit, exits, flags, words
 from memprof.errors import MemprofError
 from memprof.reports.units import size_text
 
 NAME = "convert"
 HELP = "write a recording in the format of another tool"
+EXAMPLE = "memprof convert run.memprof heap.pb.gz --at end"
 
 
 class Format(NamedTuple):
@@ -72,9 +74,11 @@ FORMATS = (
 
 BY_NAME = {format.name: format for format in FORMATS}
 
+ON_STDOUT = ("chrome", "timeline", "html", "speedscope", "collapsed", "csv")
+"""Formats that are text: their first suffix is not packed."""
+
 # Two suffixes that export_memory_timeline goes by, whatever --to says.
 _TAKEN = re.compile(r"\.html$|raw\.json\.gz$")
-_AT = re.compile(r"peak|end|(step|time)=-?\d+")
 
 
 def known() -> str:
@@ -101,9 +105,7 @@ def chosen(name: str, to: str | None) -> Format:
         ValueError: there is none, or they mean different ones.
     """
     if name == "-":
-        raise ValueError(
-            f"OUT is a file, not standard output; its name ends in one of: {known()}"
-        )
+        return _for_stdout(to)
     by_suffix = of_suffix(os.path.basename(name))
     if to is None:
         if by_suffix is not None:
@@ -125,41 +127,39 @@ def chosen(name: str, to: str | None) -> Format:
     return asked
 
 
-def _moment(word: str) -> str:
-    """Return a moment, as it was written.
+def _for_stdout(to: str | None) -> Format:
+    """Return the format of text that standard output gets.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        ValueError: none is named, or it is not text.
     """
-    if _AT.fullmatch(word) is None:
-        raise argparse.ArgumentTypeError(
-            f"must be peak, end, step=K or time=NANOSECONDS, not {word!r}"
+    if to not in ON_STDOUT:
+        raise ValueError(
+            "standard output gets text and JSON only: add --to and one of "
+            f"{', '.join(ON_STDOUT)}"
         )
-    return word
+    return BY_NAME[to]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``convert`` takes."""
     parser.add_argument("file", type=Path, metavar="IN", help="what memprof.load reads")
     parser.add_argument(
-        "output",
+        "out",
+        nargs="?",
         metavar="OUT",
-        help=f"the file to write; the end of its name is the format: {known()}",
+        help="the file to write, or -o OUT; the end of its name is the format: "
+        f"{known()}. - is standard output, for text and JSON with --to",
     )
     parser.add_argument(
         "--to", choices=BY_NAME, help="the format, where the name does not say it"
     )
     parser.add_argument(
-        "--device",
-        type=words.device,
-        help="0, cuda:0 or cpu; default: the GPU in use, else the CPU (traces: all)",
-    )
-    parser.add_argument(
         "--at",
-        type=_moment,
+        type=words.moment,
         action="append",
         metavar="MOMENT",
-        help="peak (default), end, step=K (its end) or time=NANOSECONDS, of stacks; "
+        help="of stacks: peak (default), end, step:3 (its end), t=1.2s or event:5; "
         "speedscope takes several",
     )
     parser.add_argument(
@@ -175,9 +175,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--full", action="store_true", help="every event, of traces, whatever the size"
     )
     parser.add_argument(
-        "--force", action="store_true", help="write files too large for viewers"
+        "--large", action="store_true", help="write files too large for viewers, too"
     )
-    parser.set_defaults(usage_error=parser.error)
+    flags.add(
+        parser,
+        output="the file to write, in place of OUT",
+        device="0, cuda:0 or cpu; default: the GPU in use, else the CPU (traces: all)",
+        json="say as JSON what was written",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -186,8 +191,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         OSError, MemprofError, ValueError: with a sentence for the user.
     """
+    output = str(words.one_output(args))
     try:
-        format = chosen(args.output, args.to)
+        format = chosen(output, args.to)
     except ValueError as error:
         args.usage_error(str(error))
     if str(args.file) == "-":
@@ -196,18 +202,47 @@ def run(args: argparse.Namespace) -> int:
     if method is None:
         raise MemprofError(f"this memprof cannot write {format.name} files")
     options = _options(args, format, method)
-    if os.path.exists(args.output) and os.path.samefile(args.file, args.output):
-        raise MemprofError(f"{args.output}: the output is the input")
-    recording = memprof.recording.load(args.file)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", UserWarning)
-        method(recording, args.output, **options)
-    if not recording.info["finished"]:
-        _warn(f"{args.file} is cut; this is what is whole")
-    for one in said:
-        _warn(str(one.message))
-    print(f"{args.output}: {format.what}{_size(args.output)}", file=sys.stderr)
-    return 0
+    if output == emit.STDOUT:
+        if args.json:
+            args.usage_error("--json says what was written: name a file as OUT")
+        recording = emit.load(args, args.file)
+        with tempfile.TemporaryDirectory() as folder:
+            made = os.path.join(folder, f"out{format.suffixes[0]}")
+            _write(args, recording, method, made, options)
+            with open(made, encoding="utf-8") as file:
+                shutil.copyfileobj(file, sys.stdout)
+        return exits.DONE
+    if not os.path.isdir(output):  # a folder gets a table a file
+        emit.may_write(args, Path(output), [args.file])
+    elif format.name == "csv":
+        _tables_may_be_written(args, Path(output))
+    recording = emit.load(args, args.file)
+    _write(args, recording, method, output, options)
+    emit.note(args, f"wrote {output}: {format.what}{_size(output)}")
+    if args.json:
+        facts = {"file": output, "format": format.name, "recording": str(args.file)}
+        sys.stdout.write(emit.as_json(NAME, facts))
+    return exits.DONE
+
+
+def _write(
+    args: argparse.Namespace,
+    recording: memprof.recording.Recording,
+    method: Callable[..., Any],
+    output: str,
+    options: dict[str, Any],
+) -> None:
+    """Call the method; its warnings become ours."""
+    with emit.heard(args), emit.in_words_of_flags():
+        with emit.working(args, f"writing {os.path.basename(output)}"):
+            method(recording, output, **options)
+
+
+def _tables_may_be_written(args: argparse.Namespace, folder: Path) -> None:
+    from memprof.tables import TABLES
+
+    for table in TABLES if args.table is None else (args.table,):
+        emit.may_write(args, folder / f"{table}.csv")
 
 
 def _options(
@@ -216,12 +251,13 @@ def _options(
     """Return the arguments of the method; what it does not take is bad usage."""
     taken = inspect.signature(method).parameters
     options: dict[str, Any] = {}
-    for name in ("device", "at", "by", "table", "full", "force"):
-        value = getattr(args, name)
+    for flag in ("device", "at", "by", "table", "full", "large"):
+        value = getattr(args, flag)
         if value is None or value is False:
             continue
+        name = "force" if flag == "large" else flag
         if name not in taken:
-            args.usage_error(f"--{name} means nothing for {format.name} files")
+            args.usage_error(f"--{flag} means nothing for {format.name} files")
         options[name] = value
     many = options.get("at", [])
     if len(many) == 1:
@@ -229,10 +265,6 @@ def _options(
     elif many and format.name != "speedscope":
         args.usage_error(f"{format.name} files hold one moment: give --at once")
     return options
-
-
-def _warn(text: str) -> None:
-    print(f"memprof: warning: {text}", file=sys.stderr)
 
 
 def _size(path: str) -> str:

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
-from memprof.commands import words
+from memprof.commands import emit, exits, flags, words
 from memprof.limits import Limit, limit
 
 NAME = "diff"
 HELP = "what is different between the memory of two recordings"
 EXAMPLE = "memprof diff before.memprof after.memprof --fail peak:5%"
-DONE, EXCEEDED, NO_VERDICT = 0, 3, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``diff`` takes."""
-    parser.epilog = (
-        f"example: {EXAMPLE}  (exit code 3: exceeded; 4: no verdict, because a "
-        "recording is cut or has lost events)"
-    )
     parser.add_argument("a", type=Path, metavar="A", help="the recording before")
     parser.add_argument("b", type=Path, metavar="B", help="the recording after")
-    parser.add_argument(
-        "--device",
-        type=words.device,
-        help="0, cuda:0 or cpu; default: the GPU in use, else the CPU",
-    )
     parser.add_argument(
         "--at", default="peak", help="peak (default), end or step:3 (the end of it)"
     )
@@ -39,17 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="METRIC:LIMIT",
         help="end with code 3 if B is above A by more: peak:5%%, growth:64KiB/step; "
-        "may be repeated",
+        "4: no verdict, a recording is cut or has lost events; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="write the facts as JSON")
     parser.add_argument(
         "--html", type=Path, metavar="F", help="write the table as a page to F"
-    )
-    parser.add_argument(
-        "-f", "--force", action="store_true", help="overwrite the file of --html"
-    )
-    parser.add_argument(
-        "--plain", action="store_true", help="no emphasis (there is none so far)"
     )
     parser.add_argument(
         "--bytes", action="store_true", help="write exact bytes in the table"
@@ -64,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows of the table before the rest is one row; default: 20",
     )
+    flags.add(parser)
 
 
 def _limit(word: str) -> Limit:
@@ -81,46 +63,46 @@ def run(args: argparse.Namespace) -> int:
     """
     from memprof.comparison import compare
 
-    if args.html is not None and args.html.exists() and not args.force:
-        raise ValueError(f"{args.html} is there; write it over with --force")
-    found = compare(
-        args.a,
-        args.b,
-        device=args.device,
-        at=args.at,
-        limit=args.limit,
-        fold=not args.no_fold,
-    )
-    verdicts = [_judged(found.metrics, asked, found) for asked in args.fail]
-    incomplete = [
-        side["name"]
-        for side in (found.to_dict()["a"], found.to_dict()["b"])
-        if side["dropped"] or not side["finished"]
-    ]
+    emit.claim(args, args.a, args.b)
+    if args.html is not None:
+        if str(args.html) == emit.STDOUT:
+            args.usage_error("--html writes a file, not standard output: name one")
+        emit.may_write(args, args.html, (args.a, args.b))
+    sides = [emit.load(args, path) for path in (args.a, args.b)]
+    names = (args.a.name, args.b.name)
+    with emit.working(args, "comparing"):
+        found = compare(
+            *sides,
+            device=args.device,
+            at=args.at,
+            limit=args.limit,
+            fold=not args.no_fold,
+            names=names,
+        )
+        verdicts = [_judged(found.metrics, asked, found) for asked in args.fail]
     if args.html is not None:
         from memprof.output import write_text
         from memprof.reports.diff import html_page
 
         write_text(args.html, html_page(found))
-        print(f"memprof: wrote {args.html}", file=sys.stderr)
-    if args.json:
-        facts = {**found.to_dict(), "verdicts": verdicts}
-        json.dump(facts, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.write(found.text(exact=args.bytes))
+        emit.note(args, f"wrote {args.html}")
+    text = found.text(exact=args.bytes)
+    facts = {**found.to_dict(), "verdicts": verdicts} if args.json else None
+    emit.result(args, NAME, text, facts)
     for verdict in verdicts:
-        print(f"memprof: {verdict['text']}", file=sys.stderr)
+        emit.verdict(str(verdict["text"]))
     if not verdicts:
-        return DONE
-    if incomplete:
-        print(
-            f"memprof: no verdict: {' and '.join(incomplete)} is cut or has lost "
-            "events; record again with a larger event_budget",
-            file=sys.stderr,
-        )
-        return NO_VERDICT
-    return EXCEEDED if any(verdict["exceeded"] for verdict in verdicts) else DONE
+        return exits.DONE
+    lacking = [
+        lack
+        for side, path in zip(sides, (args.a, args.b), strict=True)
+        for lack in emit.lacks(side, path.name)
+    ]
+    if lacking:
+        emit.verdict(f"no verdict: {'; '.join(lacking)}")
+        return exits.NO_VERDICT
+    exceeded = any(verdict["exceeded"] for verdict in verdicts)
+    return exits.EXCEEDED if exceeded else exits.DONE
 
 
 def _judged(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from memprof.devices import parse_device
@@ -41,6 +41,37 @@ def count(word: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {word!r}")
     return number
+
+
+def moment(word: str) -> str:
+    """Return a moment, as it was written.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, with the words there are.
+    """
+    from memprof.instants import WORDS, is_moment
+
+    if not is_moment(word):
+        raise argparse.ArgumentTypeError(f"must be {WORDS}, not {word!r}")
+    return word
+
+
+def keys(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return what takes some of the KNOWN keys, with commas between them."""
+
+    def checked(word: str) -> tuple[str, ...]:
+        found = tuple(part.strip() for part in word.split(",") if part.strip())
+        for part in found:
+            if part not in known:
+                raise argparse.ArgumentTypeError(
+                    f"no key {part!r}; choose {', '.join(known)}"
+                )
+        if not found:
+            raise argparse.ArgumentTypeError(f"no key; choose {', '.join(known)}")
+        return tuple(dict.fromkeys(found))
+
+    setattr(checked, "known", tuple(known))  # noqa: B010 - for completion
+    return checked
 
 
 def output(suffixes: tuple[str, ...]) -> Callable[[str], Path]:
@@ -90,3 +121,41 @@ def time_range(word: str) -> tuple[float | None, float | None]:
     if low is not None and high is not None and high < low:
         raise argparse.ArgumentTypeError(f"{word!r} ends before it begins")
     return low, high
+
+
+def one_output(args: argparse.Namespace) -> Path:
+    """Return the file that OUT or ``-o`` names: one of them must, and only one.
+
+    Raises:
+        SystemExit: with the code of bad usage.
+    """
+    if args.out is None and args.output is None:
+        args.usage_error("there is no output: name it as OUT or with -o OUT")
+    if args.out is not None and args.output is not None:
+        args.usage_error(f"two outputs, {args.out} and {args.output}: leave one out")
+    return Path(args.output if args.out is None else args.out)
+
+
+def add_moment(parser: argparse.ArgumentParser) -> None:
+    """Add ``--at``."""
+    parser.add_argument(
+        "--at",
+        type=moment,
+        default="peak",
+        metavar="MOMENT",
+        help="peak (default), end, step:3 (its end), t=1.2s (after the start) or "
+        "event:5",
+    )
+
+
+def add_form(parser: argparse.ArgumentParser) -> None:
+    """Add ``--bytes`` and ``--width``."""
+    parser.add_argument(
+        "--bytes", action="store_true", help="write exact bytes in the table"
+    )
+    parser.add_argument(
+        "--width",
+        type=count,
+        metavar="W",
+        help="columns, at least 80; default: the terminal's, else all it takes",
+    )

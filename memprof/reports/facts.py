@@ -17,7 +17,7 @@ from memprof import _core
 from memprof.moment import owner_module, with_rest
 from memprof.options import check_whole
 from memprof.reports.units import counted
-from memprof.rows import NO_INDEX
+from memprof.rows import NO_INDEX, Ints
 
 if TYPE_CHECKING:
     from memprof.moment import Moment
@@ -52,7 +52,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
     facts = facts if isinstance(facts, dict) else {}
     return {
         "schema": SCHEMA,
-        "run": _run_name(info),
+        "run": run_name(info),
         "device": peak.device,
         "device_name": facts.get("name"),
         "device_total_bytes": facts.get("total_bytes"),
@@ -113,7 +113,7 @@ def _shapes(peak: Moment) -> list[dict[str, Any]]:
     return [row for row in rows if row["shape"]][:SHAPES]
 
 
-def _run_name(info: dict[str, Any]) -> str:
+def run_name(info: dict[str, Any]) -> str:
     """Return what ran: the script's name, without its folder."""
     argv = info.get("argv")
     if not isinstance(argv, list) or not argv or not isinstance(argv[0], str):
@@ -213,17 +213,30 @@ def _spark_columns(recording: Recording, peak: Moment) -> list[list[int]]:
         spans = [(int(time_ns[0]), int(time_ns[-1]))]
     drawn = []
     for start, end in spans:
-        edges = np.linspace(start, end, SPARK_COLUMNS + 1).astype(np.int64)
-        edges[-1] = end
-        low = np.maximum(np.searchsorted(time_ns, edges[:-1], "right") - 1, 0)
-        high = np.maximum(np.searchsorted(time_ns, edges[1:], "right"), low + 1)
-        drawn.append(
-            [
-                int(column[first:last].max())
-                for first, last in zip(low.tolist(), high.tolist(), strict=True)
-            ]
-        )
+        drawn.append(highest_columns(time_ns, column, start, end))
     return drawn
+
+
+def highest_columns(
+    time_ns: Ints, level: Ints, start: int, end: int, columns: int = SPARK_COLUMNS
+) -> list[int]:
+    """Cut a time into columns and return the highest level of each.
+
+    Args:
+        time_ns: when the level changed, rising.
+        level: what it was from then on.
+        start: of the time.
+        end: of it.
+        columns: how many, of equal time.
+    """
+    edges = np.linspace(start, end, columns + 1).astype(np.int64)
+    edges[-1] = end
+    low = np.maximum(np.searchsorted(time_ns, edges[:-1], "right") - 1, 0)
+    high = np.maximum(np.searchsorted(time_ns, edges[1:], "right"), low + 1)
+    return [
+        int(level[first:last].max())
+        for first, last in zip(low.tolist(), high.tolist(), strict=True)
+    ]
 
 
 def _torch_peak(info: dict[str, Any], peak: Moment) -> dict[str, Any]:

@@ -8,14 +8,15 @@ cut off is one row, and the headline stands there in exact bytes too.
 from __future__ import annotations
 
 import html
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from memprof.reports import terminal
 from memprof.reports.facts import SPARK_COLUMNS, gather
+from memprof.reports.grid import fit, middle, widths
+from memprof.reports.terminal import MIN_WIDTH, terminal_width
 from memprof.reports.units import (
     count_text,
     counted,
@@ -28,7 +29,14 @@ from memprof.reports.units import (
 if TYPE_CHECKING:
     from memprof.recording import Recording
 
-MIN_WIDTH = 80
+EMPHASIS = (
+    (r"\A.*", "bold"),
+    (r"(?m)^  (peak|reserved|torch|device) ", "bold"),
+    (r"(?m)^ +bytes +% +n .*$", "dim"),
+    (r"(?m)^  ! .*$", "bold red"),
+)
+"""What a terminal shows bold or dim; see ``terminal.write``."""
+
 LEAST_NAMED = 0.05  # of the peak: what such a category is called is always said
 
 
@@ -82,16 +90,6 @@ class Summary:
 
     def _repr_html_(self) -> str:
         return html_table(self._facts)
-
-
-def terminal_width(stream: Any) -> int | None:
-    """Return the columns of the terminal that STREAM is; None: it is none."""
-    try:
-        if stream.isatty():
-            return shutil.get_terminal_size((MIN_WIDTH, 24)).columns
-    except (AttributeError, ValueError):  # no stream, or a closed one
-        pass
-    return None
 
 
 # -- the block -----------------------------------------------------------------
@@ -168,7 +166,7 @@ def _peak_lines(facts: dict[str, Any], width: int) -> list[str]:
     if len(where) + 3 + len(share) <= room:
         where, share = f"{where}   {share}" if share else where, ""
     out = [
-        _figure("peak", requested, _middle(where, room)),
+        _figure("peak", requested, middle(where, room)),
         _figure("", None, f"{requested} bytes requested" + f"   {share}" * bool(share)),
     ]
     waiting = peak["active_bytes"] - requested
@@ -272,7 +270,7 @@ def _earlier_lines(facts: dict[str, Any], width: int) -> list[str]:
     if not lines:
         return out
     where = "at" if len(lines) == 1 else "the largest part at"
-    return [*out, _middle(f"    {where} {lines[0]}", width)]
+    return [*out, middle(f"    {where} {lines[0]}", width)]
 
 
 def _listed(words: list[str]) -> list[str]:
@@ -390,7 +388,7 @@ def _table_lines(facts: dict[str, Any], width: int | None, exact: bool) -> list[
     ]
     blocks = count_text(sum(row["count"] for row in rows))
     total = (str(headline) if exact else size_text(headline), "100.0", blocks)
-    left = _widths([_TITLES[:3], total, *numbers], (9, 5, 4))
+    left = widths([_TITLES[:3], total, *numbers], (9, 5, 4))
 
     def line(numbers: Sequence[str], *words: str) -> str:
         cells = [text.rjust(size) for text, size in zip(numbers, left, strict=True)]
@@ -430,11 +428,11 @@ def _columns(
         spare: columns for the texts, gaps between them not counted; None: all it
             takes.
     """
-    sizes = _widths(texts, (1, 1, 1))
+    sizes = widths(texts, (1, 1, 1))
     for shorter in (_without_aten, _without_folders):
         if spare is not None and sum(sizes) > spare:
             texts = [shorter(*words) for words in texts]
-            sizes = _widths(texts, (1, 1, 1))
+            sizes = widths(texts, (1, 1, 1))
     if spare is not None and sum(sizes) > spare:
         least = list(map(min, _LEAST, sizes))
         if sum(least) > spare:
@@ -442,10 +440,10 @@ def _columns(
             sizes, spare = [sizes[0], sizes[2]], spare + 2
             sizes[1] = max(min(sizes[1], spare - sizes[0]), least[2])
             least = [_LEAST_MODULE, least[2]]
-        sizes = _fit(sizes, least, spare)
+        sizes = fit(sizes, least, spare)
     return [
         tuple(
-            _middle(text, size).ljust(size)
+            middle(text, size).ljust(size)
             for text, size in zip(words, sizes, strict=True)
         )
         for words in texts
@@ -460,14 +458,6 @@ def _without_folders(module: str, op: str, line: str) -> tuple[str, str, str]:
     return module, op, line.rpartition("/")[2]
 
 
-def _widths(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
-    """Return how wide each column must be."""
-    columns = zip(*rows, strict=True)
-    return [
-        max(low, *map(len, column)) for low, column in zip(least, columns, strict=True)
-    ]
-
-
 def _where_texts(row: dict[str, Any]) -> tuple[str, str, str]:
     """Return the row's module, op and place as the table shows them."""
     return row["module"] or "-", row["op"] or "-", row["line"] or row["owner"] or "-"
@@ -476,29 +466,6 @@ def _where_texts(row: dict[str, Any]) -> tuple[str, str, str]:
 def _rest_text(row: dict[str, Any]) -> str:
     """Return what the table says of the rows that were cut off."""
     return counted(row["rows"], "more row")
-
-
-def _fit(widths: list[int], least: list[int], spare: int) -> list[int]:
-    """Narrow the widest columns until they fit into SPARE, none below LEAST."""
-    widths = list(widths)
-    while sum(widths) > spare:
-        room = [width - low for width, low in zip(widths, least, strict=True)]
-        if max(room) <= 0:
-            break
-        widest = max(
-            (i for i, more in enumerate(room) if more > 0), key=lambda i: widths[i]
-        )
-        widths[widest] -= 1
-    return widths
-
-
-def _middle(text: str, size: int) -> str:
-    """Cut TEXT to SIZE in its middle: both ends tell it from its likes."""
-    if len(text) <= size:
-        return text
-    kept = size - 3
-    head = kept // 3
-    return f"{text[:head]}...{text[len(text) - kept + head :]}"
 
 
 # -- other forms ---------------------------------------------------------------
@@ -521,21 +488,7 @@ def write(
         OSError: the stream does.
     """
     text = summary.text(width or terminal_width(stream), exact=exact)
-    if not plain and stream.isatty() and not os.environ.get("NO_COLOR"):
-        try:
-            from rich.console import Console
-            from rich.text import Text
-        except ImportError:
-            pass
-        else:
-            styled = Text(text, end="")
-            styled.highlight_regex(r"\A.*", "bold")
-            styled.highlight_regex(r"(?m)^  (peak|reserved|torch|device) ", "bold")
-            styled.highlight_regex(r"(?m)^ +bytes +% +n .*$", "dim")
-            styled.highlight_regex(r"(?m)^  ! .*$", "bold red")
-            Console(file=stream, soft_wrap=True).print(styled, end="")
-            return
-    stream.write(text)
+    terminal.write(text, stream, plain=plain, emphasis=EMPHASIS)
 
 
 def html_table(facts: dict[str, Any]) -> str:

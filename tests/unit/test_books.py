@@ -427,7 +427,9 @@ def test_facts_and_text_say_the_same(tmp_path, capsys) -> None:
     assert capsys.readouterr().out == str(books)
     assert cli.main(["summary", "--books", "--at", "end", "--json", str(path)]) == 0
     assert json.loads(capsys.readouterr().out)["total"] == facts["total"]
-    assert cli.main(["summary", "--at", "end", str(path)]) == 1
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["summary", "--at", "end", str(path)])
+    assert ended.value.code == 2
     assert "--books" in capsys.readouterr().err
     assert cli.main(["summary", "--books", "--at", "x", str(path)]) == 1
 

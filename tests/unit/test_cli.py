@@ -73,8 +73,10 @@ def test_summary_is_that_of_the_recording(file: Path) -> None:
 def test_json(file: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["summary", str(file), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["schema"] == 1
-    assert facts == json.loads(json.dumps(load(file).summary().to_dict()))
+    assert facts.pop("schema") == "memprof.summary/1"
+    expected = json.loads(json.dumps(load(file).summary().to_dict()))
+    del expected["schema"]  # of the method, a number
+    assert facts == expected
     total = sum(row["bytes"] for row in facts["rows"])
     assert total == facts["peak"]["requested_bytes"]
 
@@ -232,3 +234,25 @@ def test_it_runs_without_torch(file: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_that_no_encoding_has_are_written_escaped(
+    tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "a.memprof"
+    event = {"kind": 1, "device": -1, "size": 64, "address": 64, "op": 0}
+    core = _core.from_events(rows([event]), ["aten::größe"])
+    core.info = json.dumps({"argv": ["run\udcff.py"]})
+    Recording(core).save(path)
+    for verb in ("table", "query"):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(
+            [sys.executable, "-m", "memprof", verb, str(path), "-q"],
+            capture_output=True,
+            env=environment,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        op = b"aten::" + "größe".encode(encoding, "backslashreplace")
+        assert op in done.stdout
+        assert (b"run\\udcff.py" in done.stdout) is (verb != "query")

@@ -46,7 +46,7 @@ def test_a_file_is_what_the_method_writes(file, tmp_path, capsys, name) -> None:
     assert out.read_bytes() == there.read_bytes()
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith(f"{out}: ")
+    assert printed.err.startswith(f"memprof: wrote {out}: ")
     assert printed.err.count("\n") == 1
 
 
@@ -108,7 +108,8 @@ def test_every_suffix_and_word_is_one_of_one_format() -> None:
 @pytest.mark.parametrize(
     ("name", "to", "words"),
     [
-        ("-", None, "not standard output.*speedscope.json"),
+        ("-", None, "text and JSON only.*--to.*speedscope"),
+        ("-", "pprof", "text and JSON only"),
         ("a", None, "no format has this name.*pftrace"),
         ("a.txt", None, "no format has this name"),
         ("a.json", None, "which JSON.*--to chrome"),
@@ -187,7 +188,7 @@ def test_a_warning_is_one_line_on_standard_error(file, tmp_path, capsys) -> None
     assert main(["convert", str(file), str(out), "--device", "7"]) == 0
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("memprof: warning: cuda:7 was not recorded")
-    assert second.startswith(f"{out}: flame graph, ")
+    assert second.startswith(f"memprof: wrote {out}: flame graph, ")
     assert json.loads(out.read_text())["profiles"][0]["weights"] == []
 
 
@@ -213,3 +214,64 @@ def test_every_method_is_there_or_said_not_to_be(
         else:
             assert code == 1
             assert f"cannot write {format.name}" in capsys.readouterr().err
+
+
+def test_what_is_there_stays_unless_forced(file, tmp_path, capsys) -> None:
+    out = tmp_path / "a.pb.gz"
+    out.write_bytes(b"mine")
+    assert main(["convert", str(file), str(out)]) == 1
+    assert f"{out} is there already; -f/--force" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine"
+    assert main(["convert", str(file), str(out), "-f"]) == 0
+    assert gzip.decompress(out.read_bytes())
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "steps.csv").write_text("mine")
+    (folder / "kept.txt").write_text("mine")
+    words = ["convert", str(file), "-o", str(folder), "--to", "csv"]
+    assert main(words) == 1
+    assert "steps.csv is there already" in capsys.readouterr().err
+    assert sorted(os.listdir(folder)) == ["kept.txt", "steps.csv"]
+    assert main([*words, "--force"]) == 0
+    assert len(os.listdir(folder)) == 5
+
+
+def test_out_is_a_word_or_a_flag(file, tmp_path, capsys) -> None:
+    assert main(["convert", str(file), "-o", str(tmp_path / "a.pb.gz"), "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+    for words in ([], [str(tmp_path / "b.csv"), "-o", str(tmp_path / "c.csv")]):
+        with pytest.raises(SystemExit) as ended:
+            main(["convert", str(file), *words])
+        assert ended.value.code == 2
+        assert "output" in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["a.pb.gz", "run.memprof"]
+
+
+@pytest.mark.parametrize("format", convert.ON_STDOUT)
+def test_standard_output_gets_what_a_file_would(file, tmp_path, capsys, format) -> None:
+    suffix = convert.BY_NAME[format].suffixes[0]
+    out = tmp_path / f"a{suffix}"
+    assert main(["convert", str(file), str(out), "-q"]) == 0
+    assert main(["convert", str(file), "-", "--to", format, "-q"]) == 0
+    found, expected = capsys.readouterr().out, out.read_text()
+    if format == "chrome":  # its last word is the file that it was written to
+        found, expected = (t.rpartition('"traceName"')[0] for t in (found, expected))
+    assert found == expected
+
+
+def test_too_large_speaks_of_the_flag(file, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("memprof.snapshots.TOO_LARGE", 10)
+    out = tmp_path / "a.pickle"
+    assert main(["convert", str(file), str(out)]) == 1
+    assert capsys.readouterr().err.endswith("or write it with --large\n")
+    assert main(["convert", str(file), str(out), "--large"]) == 0
+    assert main(["trim", str(file), str(tmp_path / "b.pickle"), "--largest", "9"]) == 1
+    assert "--large" in capsys.readouterr().err
+
+
+def test_what_was_written_as_json(file, tmp_path, capsys) -> None:
+    out = tmp_path / "a.pb.gz"
+    assert main(["convert", str(file), str(out), "--json", "-q"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["schema"] == "memprof.convert/1"
+    assert (facts["file"], facts["format"]) == (str(out), "pprof")

@@ -234,7 +234,7 @@ def test_the_input_is_never_written_to(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 1, "nothing to trim by"),
+        ([], 2, "nothing to trim by"),
         (["--steps", "99"], 1, "no step 99"),
         (["--steps", "4:2"], 2, "ends before it begins"),
         (["--steps", "x"], 2, "must be a number"),
@@ -311,3 +311,50 @@ def test_kernels_go_along_with_their_launches():
     assert before.kernels()["correlation"].tolist() == [0]
     whole, _ = cutting.cut(recording, (0, len(recording.events())))
     assert whole.kernels().size == 6
+
+
+def test_what_is_there_stays_unless_forced(tmp_path, capsys):
+    out = tmp_path / "out.memprof"
+    out.write_bytes(b"mine")
+    words = ["trim", str(GOLDEN[0]), "--largest", "5"]
+    assert main([*words, str(out)]) == 1
+    assert f"{out} is there already; -f/--force" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine"
+    assert main([*words, "-o", str(out), "-f", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["schema"] == "memprof.trim/1"
+    assert facts["allocations"] == len(memprof.load(out).allocations("all")) == 5
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_from_one_moment_to_another(path):
+    recording = memprof.load(path)
+    count = len(recording.events())
+    start, times = recording.info["start_ns"], recording._times()
+
+    def span(begin, end):
+        return cutting.between(recording, begin, end, None)
+
+    assert span(None, None) == (0, count)
+    numbers = recording.steps["number"].tolist()
+    first, last = numbers[0], numbers[1]
+    whole = cutting.of_steps(recording, first, last)
+    assert span(f"step:{first}", f"step={last}") == whole
+    assert span("event:5", "event:9") == (5, 10)
+    peak = max(recording.peak().event, 0)
+    assert span(None, "peak") == (0, peak + 1)
+    assert span("peak", "end") == (peak, count)
+    middle = max(int(times[count // 2]) - start, 0)
+    by_time = cutting.of_time(recording, start + middle, start + middle + 10**6)
+    assert by_time[0] > 0
+    assert span(f"t={middle}ns", f"t={middle + 10**6}ns") == by_time
+    with pytest.raises(ValueError, match="no event lies from end to event:1"):
+        span("end", "event:1")
+
+
+def test_the_verb_takes_moments(tmp_path, capsys):
+    path, out = GOLDEN[0], tmp_path / "a.memprof"
+    assert (
+        main(["trim", str(path), "--from", "step:3", "--to", "step:3", str(out)]) == 0
+    )
+    assert memprof.load(out).steps["number"].tolist() == [3]
