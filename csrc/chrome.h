@@ -57,6 +57,9 @@ int64_t mp_chrome_time(const mp_chrome_t *chrome, int64_t event);
 /* MP_OK, what failed, or MP_ERR_FULL: the file is larger than allowed. */
 mp_status_t mp_chrome_status(const mp_chrome_t *chrome);
 
+/* chrome_gpu.c: what ran on GPUs, if that was recorded. */
+mp_status_t mp_chrome_gpu(mp_chrome_t *chrome);
+
 /* chrome_device.c: the process of DEVICE.  SLICES and LEVELS are its; WRITTEN
  * has a place for each slice, all zero. */
 mp_status_t mp_chrome_device(mp_chrome_t *chrome, int16_t device,

@@ -59,8 +59,23 @@ typedef struct {
     const char *message;
 } mp_cupti_state_data_t;
 
+/* Kinds of activity: concurrent kernels, which do not wait for each other. */
+enum {
+    MP_CUPTI_MEMCPY = 1,
+    MP_CUPTI_MEMSET = 2,
+    MP_CUPTI_KERNEL = 10,
+    MP_CUPTI_MEMCPY_PEER = 22
+};
+
 typedef void (*mp_cupti_callback_t)(void *user, int domain, uint32_t number,
                                     const void *data);
+
+/* CUPTI wants a buffer; CUPTI gives one back, VALID bytes of it filled. */
+typedef void (*mp_cupti_request_t)(uint8_t **buffer, size_t *size,
+                                   size_t *max_records);
+typedef void (*mp_cupti_complete_t)(void *context, uint32_t stream,
+                                    uint8_t *buffer, size_t size,
+                                    size_t valid);
 
 /* X(name, required, arguments) */
 #define MP_CUPTI_FUNCTION_LIST(X)                                             \
@@ -77,7 +92,18 @@ typedef void (*mp_cupti_callback_t)(void *user, int domain, uint32_t number,
     X(Subscribe_v2, false,                                                    \
       (void **subscriber, mp_cupti_callback_t callback, void *user,           \
        void *parameters))                                                     \
-    X(GetDeviceId, false, (void *context, uint32_t *device))
+    X(GetDeviceId, false, (void *context, uint32_t *device))                  \
+    /* what ran on the GPU: gpu_activity.h */                                 \
+    X(GetTimestamp, false, (uint64_t * time))                                 \
+    X(ActivityRegisterCallbacks, false,                                       \
+      (mp_cupti_request_t request, mp_cupti_complete_t complete))             \
+    X(ActivityEnable, false, (int kind))                                      \
+    X(ActivityDisable, false, (int kind))                                     \
+    X(ActivityFlushAll, false, (uint32_t flag))                               \
+    X(ActivityGetNextRecord, false,                                           \
+      (uint8_t * buffer, size_t valid, void **record))                        \
+    X(ActivityGetNumDroppedRecords, false,                                    \
+      (void *context, uint32_t stream, size_t *count))
 
 typedef struct {
     char path[4096];

@@ -11,6 +11,8 @@
 #include "cupti_calls.h"
 #include "cupti_library.h"
 #include "drain.h"
+#include "gpu_activity.h"
+#include "gpu_driver.h"
 #include "hook.h"
 #include "hook_thread.h"
 #include "native_stack.h"
@@ -26,10 +28,11 @@
 #define MAX_CONTEXTS 64
 #define MAX_CAPTURES 32
 #define WAIT_NS                                                               \
-    INT64_C(200000000)      /* for callbacks that still run at a stop         \
-                             */
-#define OUT_OF_MEMORY 2     /* CUDA's */
-#define INVALID_PARAMETER 1 /* CUPTI's */
+    INT64_C(200000000) /* for callbacks that still run at a stop              \
+                        */
+#define FLUSH_NS INT64_C(1000000000) /* what ran on GPUs, told so often */
+#define OUT_OF_MEMORY 2              /* CUDA's */
+#define INVALID_PARAMETER 1          /* CUPTI's */
 
 /* Which device a context is of. */
 enum {
@@ -48,6 +51,7 @@ static atomic_uint_fast64_t the_callbacks;
 static atomic_uint_fast64_t the_tokens;
 static uint8_t the_numbers[MAX_NUMBERS]; /* callback -> call plus 1; 0: none;
                                             written before the first start */
+static bool the_launches[MAX_NUMBERS];   /* likewise: it launches work */
 static context_place_t the_contexts[MAX_CONTEXTS];
 static atomic_bool the_contexts_wanted;
 static atomic_uintptr_t the_captures[MAX_CAPTURES]; /* streams, plus 1 */
@@ -68,6 +72,7 @@ static struct {
     uint16_t cbids[256]; /* of the calls, by their number; 0: not there */
     uint64_t leaked;
     uint32_t enabled;
+    int64_t flushed_ns; /* when what ran on GPUs was last asked for */
     char refused[MP_CUPTI_TEXT];
     char unknown[MP_CUPTI_TEXT];
 } the_control = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -195,6 +200,10 @@ call_took(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact,
             capture_find(fact->queue, false)) {
             event.flags |= MP_FLAG_GRAPH;
         }
+        if (fact->group == MP_DRIVER_POOL &&
+            (fact->flags & MP_FLAG_FOREIGN) == 0) {
+            mp_gpu_driver_pool_made(event.addr, event.device);
+        }
         write_event(&event, true);
     }
 }
@@ -212,6 +221,9 @@ call_gives(const mp_cupti_call_data_t *data, const mp_call_fact_t *fact)
     mp_event_t event = event_of(data, fact, MP_EVENT_DRIVER_FREE);
     event.stream = token;
     write_event(&event, false);
+    if (fact->group == MP_DRIVER_POOL) {
+        mp_gpu_driver_pool_gone(fact->addr);
+    }
 }
 
 static void
@@ -248,6 +260,11 @@ static void
 on_call(uint32_t cbid, const mp_cupti_call_data_t *data)
 {
     size_t number = cbid < MAX_NUMBERS ? the_numbers[cbid] : 0;
+    if (cbid < MAX_NUMBERS && the_launches[cbid] &&
+        data->site == MP_CUPTI_ENTER) {
+        mp_activity_launch(data->correlation_number,
+                           context_device((uintptr_t)data->context));
+    }
     if (number-- == 0) {
         return;
     }
@@ -312,6 +329,7 @@ on_context(uint32_t cbid, const mp_cupti_resource_data_t *data)
     else if (cbid == MP_CUPTI_CONTEXT_ENDS) {
         event.pool = MP_DRIVER_MARK_CONTEXT_DESTROYED;
         write_event(&event, true);
+        mp_gpu_driver_forget_pools(); /* a reset ends them all */
         /* Another context may come to lie there, on another device. */
         context_place_t *place = context_place((uintptr_t)data->context);
         if (place != NULL) {
@@ -412,13 +430,37 @@ settle_locked(void)
     }
 }
 
+/* Tell of what ran on GPUs; false: more may wait. */
+static bool
+collect_locked(bool flush)
+{
+    if (!the_control.subscribed || !mp_activity_running()) {
+        return true;
+    }
+    if (atomic_load(&the_detached)) {
+        mp_activity_abandon();
+        return true;
+    }
+    if (flush) {
+        the_control.flushed_ns = mp_clock_now();
+    }
+    return mp_activity_collect(&the_control.library, flush);
+}
+
 void
 mp_cupti_settle(void)
 {
-    if (!atomic_load(&the_death)) {
+    bool all = atomic_load(&the_death);
+    for (bool first = true; !all; first = false) {
         (void)pthread_mutex_lock(&the_control.lock);
         settle_locked();
+        all = collect_locked(first);
         (void)pthread_mutex_unlock(&the_control.lock);
+        if (!all) { /* the log must not overflow */
+            mp_drain_lock();
+            (void)mp_drain_now();
+            mp_drain_unlock();
+        }
     }
 }
 
@@ -431,6 +473,14 @@ errand(void)
         if (atomic_load(&the_contexts_wanted) &&
             pthread_mutex_trylock(&the_control.lock) == 0) {
             settle_locked();
+            (void)pthread_mutex_unlock(&the_control.lock);
+        }
+        if (mp_activity_running() &&
+            pthread_mutex_trylock(&the_control.lock) == 0) {
+            bool due = mp_clock_now() - the_control.flushed_ns >= FLUSH_NS;
+            if (due || mp_activity_waits()) {
+                (void)collect_locked(due);
+            }
             (void)pthread_mutex_unlock(&the_control.lock);
         }
     }
@@ -458,6 +508,7 @@ learn_numbers(void)
         if (name == NULL) {
             continue;
         }
+        the_launches[cbid] = mp_activity_is_launch(name);
         for (size_t i = 0; i < mp_cupti_calls_count(); i++) {
             if (strcmp(name, mp_cupti_call(i)->name) == 0) {
                 the_numbers[cbid] = (uint8_t)(i + 1);
@@ -481,6 +532,7 @@ fork_child(void)
         (void)pthread_mutex_init(&the_control.lock, NULL);
     }
     atomic_store(&the_running, false);
+    mp_activity_abandon();
     atomic_store(&the_inflight, 0);
     busy = false;
 }
@@ -622,9 +674,92 @@ enable_all(int *code)
     return NULL;
 }
 
+/* ---- what runs on GPUs ---------------------------------------------------
+ */
+
+static void
+hear_launches(uint32_t on)
+{
+    for (uint32_t cbid = 0; cbid < MAX_NUMBERS; cbid++) {
+        if (the_launches[cbid]) { /* an unheard one costs names, no work */
+            (void)enable(on, MP_CUPTI_DRIVER, cbid);
+        }
+    }
+}
+
+static void
+kernels_stop_locked(void)
+{
+    if (!the_control.subscribed || !mp_activity_running()) {
+        return;
+    }
+    if (atomic_load(&the_detached)) {
+        mp_activity_abandon();
+        return;
+    }
+    hear_launches(0);
+    mp_activity_stop(&the_control.library);
+}
+
+static mp_status_t
+kernels_start_locked(int *code, char text[MP_CUPTI_TEXT])
+{
+    if (!the_control.subscribed || atomic_load(&the_detached)) {
+        return MP_ERR_STATE;
+    }
+    if (mp_activity_running()) {
+        return MP_OK;
+    }
+    mp_status_t status =
+        mp_activity_start(&the_control.library, code, text, MP_CUPTI_TEXT);
+    if (status == MP_OK) {
+        the_control.flushed_ns = mp_clock_now();
+        hear_launches(1);
+    }
+    return status;
+}
+
+mp_status_t
+mp_cupti_kernels_start(int *code, char text[MP_CUPTI_TEXT])
+{
+    *code = MP_CUPTI_OK;
+    text[0] = '\0';
+    if (atomic_load(&the_death)) {
+        return MP_ERR_STATE;
+    }
+    (void)pthread_mutex_lock(&the_control.lock);
+    mp_status_t status = kernels_start_locked(code, text);
+    (void)pthread_mutex_unlock(&the_control.lock);
+    return status;
+}
+
+void
+mp_cupti_kernels_stop(void)
+{
+    if (atomic_load(&the_death)) {
+        return;
+    }
+    (void)pthread_mutex_lock(&the_control.lock);
+    kernels_stop_locked();
+    (void)pthread_mutex_unlock(&the_control.lock);
+}
+
+void
+mp_cupti_kernels_status(mp_activity_status_t *out)
+{
+    if (atomic_load(&the_death)) {
+        *out = (mp_activity_status_t){.running = false};
+        return;
+    }
+    (void)pthread_mutex_lock(&the_control.lock);
+    mp_activity_status(out);
+    (void)pthread_mutex_unlock(&the_control.lock);
+}
+
 static void
 unsubscribe(void)
 {
+    kernels_stop_locked();
     atomic_store(&the_running, false);
     if (!atomic_load(&the_detached)) {
         for (size_t i = 0; i < mp_cupti_calls_count(); i++) {
@@ -650,6 +785,7 @@ unsubscribe(void)
     for (size_t i = 0; i < MAX_CAPTURES; i++) {
         atomic_store(&the_captures[i], 0);
     }
+    mp_gpu_driver_forget_pools();
     mp_context_stock(false);
 }
 

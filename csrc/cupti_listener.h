@@ -11,7 +11,7 @@
 #ifndef MP_CUPTI_LISTENER_H
 #define MP_CUPTI_LISTENER_H
 
-#include "common.h"
+#include "gpu_activity.h"
 
 #define MP_CUPTI_TEXT 512
 
@@ -30,11 +30,20 @@ mp_status_t mp_cupti_start(int *code, char text[MP_CUPTI_TEXT],
 /* Nobody is called back any more.  Does nothing if it does not run. */
 void mp_cupti_stop(void);
 
+/* Record what runs on GPUs as well, from now to mp_cupti_kernels_stop or to
+ * mp_cupti_stop.  *CODE and TEXT as of mp_cupti_start.  MP_ERR_STATE: CUPTI is
+ * not heard, or dead by fork.  MP_ERR_LOAD: refused.  Again: does nothing. */
+mp_status_t mp_cupti_kernels_start(int *code, char text[MP_CUPTI_TEXT]);
+void mp_cupti_kernels_stop(void);
+/* How that goes; after a stop of the last one. */
+void mp_cupti_kernels_status(mp_activity_status_t *out);
+
 /* The ledger's gap begins or ends, for REASON. */
 void mp_cupti_gap(bool begins, const char *reason);
 
-/* Do what callbacks leave for later: ask which device a new context is of.
- * The drain thread does so by itself, a hair later. */
+/* Do what callbacks leave for later: ask which device a new context is of, and
+ * tell of what ran on GPUs and is over.  The drain thread does so by itself, a
+ * hair later. */
 void mp_cupti_settle(void);
 
 typedef struct {
@@ -44,7 +53,7 @@ typedef struct {
     uint32_t version;
     uint64_t callbacks;          /* heard since the process began */
     uint64_t leaked;             /* stops that did not see callbacks end */
-    uint32_t enabled;            /* calls heard */
+    uint32_t enabled;            /* calls heard, launches aside */
     uint32_t found, wanted;      /* calls that this CUPTI has, of all ours */
     char path[4096];             /* "": none, or the program itself */
     char refused[MP_CUPTI_TEXT]; /* calls that cannot be heard, with commas */

@@ -5,6 +5,7 @@
 #include "cut_recording.h"
 
 #include "mem.h"
+#include "table.h"
 #include "tracker.h"
 
 #include <string.h>
@@ -278,6 +279,46 @@ write_part(cutter_t *cutter)
     return fine ? MP_OK : cutter->status;
 }
 
+/* What ran on a GPU is told of later than it was launched: what was launched
+ * in the part is of it.  At the part's last time, which it must not make
+ * later. */
+static mp_status_t
+write_late_work(cutter_t *cutter)
+{
+    const mp_export_t *source = cutter->source;
+    const mp_cut_t *cut = cutter->cut;
+    mp_table_t *launches = mp_table_new(64);
+    if (launches == NULL) {
+        return MP_ERR_NOMEM;
+    }
+    uint32_t before;
+    mp_status_t status = MP_OK;
+    for (size_t i = cut->begin; status == MP_OK && i < cut->end; i++) {
+        if (source->events[i].kind == MP_EVENT_GPU_LAUNCH) {
+            status =
+                mp_table_put(launches, source->events[i].addr, 0, &before);
+        }
+    }
+    bool fine = true;
+    for (size_t i = cut->end;
+         status == MP_OK && fine && i < source->event_count &&
+         mp_table_count(launches) > 0;
+         i++) {
+        mp_event_t event = source->events[i];
+        if (event.kind == MP_EVENT_GPU_LAUNCH) { /* another of its number */
+            (void)mp_table_take(launches, event.addr);
+        }
+        else if (event.kind == MP_EVENT_GPU_WORK &&
+                 mp_table_get(launches, event.op_instance) != MP_NO_INDEX) {
+            event.time_ns = source->events[cut->end - 1].time_ns;
+            event.step = source->events[cut->end - 1].step;
+            fine = add_event(cutter, &event);
+        }
+    }
+    mp_table_free(launches);
+    return fine ? status : cutter->status;
+}
+
 /* The same names behind the same ids. */
 static mp_status_t
 copy_intern(const mp_intern_t *from, mp_intern_t **out)
@@ -331,6 +372,9 @@ mp_cut_recording(const mp_export_t *source, const mp_cut_t *cut,
     }
     if (status == MP_OK) {
         status = write_part(&cutter);
+    }
+    if (status == MP_OK) {
+        status = write_late_work(&cutter);
     }
     if (status == MP_OK) {
         status = copy_intern(source->intern, &cutter.data.intern);

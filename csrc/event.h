@@ -52,7 +52,11 @@
     /* what the driver says that process and device hold: total.h */          \
     X(TOTAL_PROCESS, 80, "total_process")                                     \
     X(TOTAL_DEVICE, 81, "total_device")                                       \
-    X(TOTAL_POOL, 82, "total_pool")
+    X(TOTAL_POOL, 82, "total_pool")                                           \
+    /* what ran on the GPU, and who launched it: gpu_work.h */                \
+    X(GPU_LAUNCH, 96, "gpu_launch")                                           \
+    X(GPU_WORK, 97, "gpu_work")                                               \
+    X(GPU_LOST, 98, "gpu_lost")
 
 typedef enum {
 #define X(name, number, text) MP_EVENT_##name = (number),
@@ -261,9 +265,21 @@ _Static_assert(sizeof(mp_event_t) == 64, "one cache line");
  * TOTAL_DEVICE     bytes it has    bytes in use      stream: bytes reserved;
  *                                                    pool: method; flags:
  *                                                    memory, 256 x why not
- * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool
+ * TOTAL_POOL       bytes in use    bytes reserved    the default memory pool;
+ *                                                    stream: bytes reserved by
+ *                                                    pools the program made
  * TOTAL_*: UINT64_MAX is not measured; the numbers are those of total.h;
- * op_instance: equal for what was measured in one go. */
+ * op_instance: equal for what was measured in one go.
+ * GPU_LAUNCH       correlation     0                 where the thread is, as
+ *                                                    of an ALLOC
+ * GPU_WORK         when it began,  bytes of a copy   stream: when it ended,
+ *                  on our clock    or set            ns; thread: the stream;
+ *                                                    op: its name (string
+ *                                                    id); op_instance:
+ *                                                    correlation; pool:
+ *                                                    mp_gpu_kind_t; time_ns:
+ *                                                    when CUPTI told of it
+ * GPU_LOST         mp_gpu_lost_t   how many records */
 
 /* Whether a kind is a fact about blocks or segments of a device. */
 static inline bool
@@ -278,6 +294,13 @@ static inline bool
 mp_event_is_driver(uint8_t kind)
 {
     return kind >= MP_EVENT_DRIVER_ALLOC && kind <= MP_EVENT_DRIVER_CONTEXT;
+}
+
+/* Whether a kind is a fact about what ran on a GPU. */
+static inline bool
+mp_event_is_gpu(uint8_t kind)
+{
+    return kind >= MP_EVENT_GPU_LAUNCH && kind <= MP_EVENT_GPU_LOST;
 }
 
 #endif

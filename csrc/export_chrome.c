@@ -453,6 +453,9 @@ write_events(mp_chrome_t *chrome)
             write_device(chrome, source->devices[i],
                          options->host && i + 1 == source->device_count, true);
     }
+    if (status == MP_OK && options->host) {
+        status = mp_chrome_gpu(chrome); /* else the other trace has it */
+    }
     if (status == MP_OK && options->memory) {
         mp_life_walk_t walk = {0};
         status = mp_life_walk_open(&walk, source->event_count, source->lives,

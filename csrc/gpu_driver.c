@@ -3,7 +3,10 @@
  * The declarations are ours: there are no headers of CUDA at hand. */
 #include "gpu_driver.h"
 
+#include "clock.h"
+
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,4 +228,91 @@ mp_gpu_driver_pool(int device, uint64_t *reserved_bytes, uint64_t *used_bytes)
         driver.pool_attribute(pool, POOL_USED_CURRENT, used_bytes) == 0;
     exchange_capture_mode(&mode);
     return fine;
+}
+
+/* ---- pools that the program made -----------------------------------------
+ */
+
+#define MADE_POOLS 64
+#define WAIT_NS INT64_C(10000000)
+
+static struct {
+    _Atomic(uint64_t) pool; /* 0: none */
+    atomic_int device;      /* plus 1; 0: not yet */
+} the_pools[MADE_POOLS];
+static _Atomic(uint64_t) the_asked; /* the pool that is asked now; 0: none */
+
+void
+mp_gpu_driver_pool_made(uint64_t pool, int16_t device)
+{
+    for (size_t i = 0; device >= 0 && i < MADE_POOLS; i++) {
+        uint64_t nothing = 0;
+        if (atomic_compare_exchange_strong(&the_pools[i].pool, &nothing,
+                                           pool)) {
+            atomic_store(&the_pools[i].device, device + 1);
+            return;
+        }
+    }
+}
+
+/* Whoever asks says so first and then looks whether the pool is still there;
+ * whoever destroys it takes it away first and then looks whether it is asked:
+ * one of the two sees the other. */
+static void
+wait_until_not_asked(uint64_t pool)
+{
+    int64_t until = mp_clock_now() + WAIT_NS;
+    while (atomic_load(&the_asked) == pool && mp_clock_now() < until) {
+    }
+}
+
+void
+mp_gpu_driver_pool_gone(uint64_t pool)
+{
+    for (size_t i = 0; i < MADE_POOLS; i++) {
+        if (atomic_load(&the_pools[i].pool) == pool) {
+            atomic_store(&the_pools[i].device, 0);
+            atomic_store(&the_pools[i].pool, 0);
+            wait_until_not_asked(pool);
+        }
+    }
+}
+
+void
+mp_gpu_driver_forget_pools(void)
+{
+    for (size_t i = 0; i < MADE_POOLS; i++) {
+        atomic_store(&the_pools[i].device, 0);
+        uint64_t pool = atomic_exchange(&the_pools[i].pool, 0);
+        if (pool != 0) {
+            wait_until_not_asked(pool);
+        }
+    }
+}
+
+uint64_t
+mp_gpu_driver_made_pools(int device)
+{
+    uint64_t sum = 0;
+    if (!mp_gpu_driver_in_use(device) || driver.pool_attribute == NULL) {
+        return 0;
+    }
+    int mode = CAPTURE_RELAXED;
+    exchange_capture_mode(&mode);
+    for (size_t i = 0; i < MADE_POOLS; i++) {
+        uint64_t reserved = 0;
+        uint64_t pool = atomic_load(&the_pools[i].pool);
+        if (pool == 0 || atomic_load(&the_pools[i].device) != device + 1) {
+            continue;
+        }
+        atomic_store(&the_asked, pool);
+        if (atomic_load(&the_pools[i].pool) == pool &&
+            driver.pool_attribute((void *)(uintptr_t)pool,
+                                  POOL_RESERVED_CURRENT, &reserved) == 0) {
+            sum += reserved;
+        }
+        atomic_store(&the_asked, 0);
+    }
+    exchange_capture_mode(&mode);
+    return sum;
 }

@@ -29,6 +29,18 @@ bool mp_gpu_driver_memory(int device, uint64_t *free_bytes,
 bool mp_gpu_driver_pool(int device, uint64_t *reserved_bytes,
                         uint64_t *used_bytes);
 
+/* What the pools of the device reserve that were told of by _pool_made. */
+uint64_t mp_gpu_driver_made_pools(int device);
+
+/* The program has made POOL, or is about to destroy it: then it is not asked
+ * any more after this returns, which waits 10 ms for a question that is being
+ * asked.  In a driver's callback, on any thread.  More than 64 are not known.
+ */
+void mp_gpu_driver_pool_made(uint64_t pool, int16_t device);
+void mp_gpu_driver_pool_gone(uint64_t pool);
+/* None of them is known any more: their ends will not be told. */
+void mp_gpu_driver_forget_pools(void);
+
 /* After fork, in the child: the parent's driver is of no use. */
 void mp_gpu_driver_after_fork(void);
 bool mp_gpu_driver_is_forked(void); /* and it had one: no devices here */

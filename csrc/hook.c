@@ -247,6 +247,29 @@ mp_hook_driver(mp_event_t *event, bool taken)
     context->in_hook = false;
 }
 
+void
+mp_hook_launch(mp_event_t *event)
+{
+    if (mp_hook_wanted() == 0) {
+        return;
+    }
+    mp_context_t *context =
+        mp_this_thread != NULL ? mp_context_get() : mp_context_spare();
+    if (context == NULL || context->in_hook) {
+        event->op_instance = MP_NO_INDEX;
+        write_bare(event);
+        return;
+    }
+    context->in_hook = true;
+    mp_place_fill(context, event);
+    fill_python(context, event);
+    if (context->op_depth > 0) {
+        mp_ops_write(context, event);
+    }
+    (void)mp_hook_append(event, 1);
+    context->in_hook = false;
+}
+
 /* ---- facts of ops ----------------------------------------------------------
  */
 

@@ -44,6 +44,11 @@ void mp_hook_tensor(const mp_tensor_fact_t *fact);
  * spare context (hook_thread.h), or none and tells the bare fact. */
 void mp_hook_driver(mp_event_t *event, bool taken);
 
+/* Work for a GPU is launched here: EVENT (kind, addr, device) gets the place,
+ * and the ops around it are told of, as those that touch memory are.
+ * Allocates nothing, as mp_hook_driver. */
+void mp_hook_launch(mp_event_t *event);
+
 /* MODULE, NAME and OWNER are string ids.  A root module that begins inside
  * itself, and an optimizer likewise, is taken for one that an exception left
  * before. */

@@ -221,6 +221,7 @@ measure_gpu(mp_total_t *out, bool in_use)
         out->pool_reserved_bytes = (int64_t)reserved;
         out->pool_used_bytes = (int64_t)used;
     }
+    out->made_reserved_bytes = (int64_t)mp_gpu_driver_made_pools(out->device);
 }
 
 void

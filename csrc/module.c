@@ -3,6 +3,7 @@
  * The hooks are process-wide, so the module is for one interpreter. */
 #include "category.h"
 #include "clock.h"
+#include "gpu_work.h"
 #include "hook.h"
 #include "mem.h"
 #include "op_table.h"
@@ -398,6 +399,7 @@ add_tables(PyObject *module)
     ADD_TABLE(module, "REASONS", true MP_REASON_LIST(X), true);
     ADD_TABLE(module, "DRIVER_GROUPS", true MP_DRIVER_GROUP_LIST(X), true);
     ADD_TABLE(module, "DRIVER_MARKS", true MP_DRIVER_MARK_LIST(X), false);
+    ADD_TABLE(module, "GPU_KINDS", true MP_GPU_KIND_LIST(X), true);
     ADD_TABLE(module, "OP_KINDS", true MP_OP_KIND_LIST(X), true);
     ADD_TABLE(module, "TOTAL_METHODS", true MP_TOTAL_METHOD_LIST(X), true);
     ADD_TABLE(module, "TOTAL_WHYS", true MP_TOTAL_WHY_LIST(X), true);
@@ -461,6 +463,7 @@ core_exec(PyObject *module)
         PyModule_AddFunctions(module, mp_pyhooks_methods) != 0 ||
         PyModule_AddFunctions(module, mp_made_events_methods) != 0 ||
         PyModule_AddFunctions(module, mp_driver_methods) != 0 ||
+        PyModule_AddFunctions(module, mp_kernels_methods) != 0 ||
         PyModule_AddFunctions(module, mp_device_total_methods) != 0 ||
         PyModule_AddFunctions(module, mp_writers_methods) != 0 ||
         PyModule_AddFunctions(module, mp_export_methods) != 0 ||

@@ -724,6 +724,8 @@ static PyMethodDef recording_methods[] = {
     {"driver_gaps", mp_driver_gaps, METH_NOARGS, NULL},
     {"driver_accounts", mp_driver_accounts, METH_O, NULL},
     {"driver_counts", mp_driver_counts, METH_NOARGS, NULL},
+    {"gpu_work", mp_gpu_work, METH_NOARGS, NULL},
+    {"gpu_lost", mp_gpu_lost, METH_NOARGS, NULL},
     {"save", recording_save, METH_VARARGS, NULL},
     {"close_stream", recording_close_stream, METH_NOARGS, NULL},
     {0},

@@ -119,6 +119,10 @@ receive(mp_session_t *session, const mp_event_t *event)
         mp_libraries_name_event(mp_hook_intern(), &named);
         event = &named;
     }
+    if (MP_UNLIKELY(mp_event_is_gpu(event->kind)) &&
+        !session->options.kernels) {
+        return; /* another session's wish */
+    }
     if (!session->seeding.waiting) {
         deliver(session, event);
     }
@@ -340,16 +344,35 @@ mp_session_totals(const mp_session_t *session)
     return session->options.totals;
 }
 
-mp_status_t
-mp_session_set_totals(mp_session_t *session, bool wanted)
+bool
+mp_session_kernels(const mp_session_t *session)
+{
+    return session->options.kernels;
+}
+
+/* In place of an option, which may change between a stop and a start. */
+static mp_status_t
+set_option(mp_session_t *session, bool *option, bool wanted)
 {
     mp_drain_lock();
     bool running = session->running;
     if (!running) {
-        session->options.totals = wanted;
+        *option = wanted;
     }
     mp_drain_unlock();
     return running ? MP_ERR_STATE : MP_OK;
+}
+
+mp_status_t
+mp_session_set_totals(mp_session_t *session, bool wanted)
+{
+    return set_option(session, &session->options.totals, wanted);
+}
+
+mp_status_t
+mp_session_set_kernels(mp_session_t *session, bool wanted)
+{
+    return set_option(session, &session->options.kernels, wanted);
 }
 
 static bool

@@ -25,7 +25,8 @@ typedef struct {
     bool shapes;  /* of the tensors that ops return; with ops 2 */
     bool cpu;
     bool cuda;
-    bool totals; /* what process and devices hold is measured meanwhile */
+    bool kernels; /* what runs on GPUs is wanted */
+    bool totals;  /* what process and devices hold is measured meanwhile */
     size_t event_budget_bytes;      /* of a window */
     size_t allocation_budget_bytes; /* of its lives */
 } mp_session_options_t;
@@ -40,6 +41,9 @@ uint64_t mp_session_id(const mp_session_t *session);
 bool mp_session_totals(const mp_session_t *session);
 /* In place of the option.  MP_ERR_STATE: it runs. */
 mp_status_t mp_session_set_totals(mp_session_t *session, bool wanted);
+/* Likewise. */
+bool mp_session_kernels(const mp_session_t *session);
+mp_status_t mp_session_set_kernels(mp_session_t *session, bool wanted);
 
 /* Switch the hooks on.  A session that was stopped begins anew.  SEEDING: hold
  * events back until mp_session_seed. If another session runs (and is not

@@ -357,32 +357,55 @@ session_get_totals(PyObject *self, void *Py_UNUSED(closure))
     return PyBool_FromLong(mp_session_totals(session_of(self)));
 }
 
+/* SET with VALUE; NAME is the attribute's. */
 static int
-session_set_totals(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+set_option(PyObject *self, PyObject *value, const char *name,
+           mp_status_t (*set)(mp_session_t *session, bool wanted))
 {
     int wanted = value == NULL ? -1 : PyObject_IsTrue(value);
     if (wanted < 0) {
         if (value == NULL) {
-            PyErr_SetString(PyExc_AttributeError, "totals cannot be deleted");
+            PyErr_Format(PyExc_AttributeError, "%s cannot be deleted", name);
         }
         return -1;
     }
     mp_session_t *session = session_of(self);
     mp_status_t status;
-    Py_BEGIN_ALLOW_THREADS status =
-        mp_session_set_totals(session, wanted != 0);
+    Py_BEGIN_ALLOW_THREADS status = set(session, wanted != 0);
     Py_END_ALLOW_THREADS if (status != MP_OK)
     {
-        (void)mp_raise(state_of(self), status, "choosing totals", 0, NULL);
+        char text[64];
+        (void)snprintf(text, sizeof(text), "choosing %s", name);
+        (void)mp_raise(state_of(self), status, text, 0, NULL);
         return -1;
     }
     return 0;
+}
+
+static int
+session_set_totals(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    return set_option(self, value, "totals", mp_session_set_totals);
+}
+
+static PyObject *
+session_get_kernels(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(mp_session_kernels(session_of(self)));
+}
+
+static int
+session_set_kernels(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    return set_option(self, value, "kernels", mp_session_set_kernels);
 }
 
 static PyGetSetDef session_getset[] = {
     {"totals", session_get_totals, session_set_totals,
      "whether what process and devices hold is measured from start to stop",
      NULL},
+    {"kernels", session_get_kernels, session_set_kernels,
+     "whether what runs on GPUs is recorded", NULL},
     {"id", session_get_id, NULL, "number of the session in this process",
      NULL},
     {0},

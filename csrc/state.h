@@ -115,6 +115,11 @@ PyObject *mp_driver_gaps(PyObject *self, PyObject *ignored);
 PyObject *mp_driver_accounts(PyObject *self, PyObject *argument);
 PyObject *mp_driver_counts(PyObject *self, PyObject *ignored);
 
+/* kernels.c: CUPTI's activity API, and Recording's methods about it. */
+extern PyMethodDef mp_kernels_methods[];
+PyObject *mp_gpu_work(PyObject *self, PyObject *ignored);
+PyObject *mp_gpu_lost(PyObject *self, PyObject *ignored);
+
 /* writers.c: files of other formats. */
 extern PyMethodDef mp_writers_methods[];
 

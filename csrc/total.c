@@ -65,10 +65,11 @@ mp_total_write(const mp_total_t *row, mp_event_t events[MP_TOTAL_EVENTS])
     event.flags = flags_of(row->memory, row->device_why);
     events[count++] = event;
 
-    if (row->pool_reserved_bytes >= 0) {
+    if (row->pool_reserved_bytes >= 0 || row->made_reserved_bytes > 0) {
         event = blank(row, MP_EVENT_TOTAL_POOL);
         event.addr = bytes_of(row->pool_used_bytes);
         event.size = bytes_of(row->pool_reserved_bytes);
+        event.stream = (uint64_t)row->made_reserved_bytes;
         events[count++] = event;
     }
     return count;
@@ -132,6 +133,8 @@ mp_total_read(const mp_event_t *event, mp_total_t *row)
     case MP_EVENT_TOTAL_POOL:
         row->pool_used_bytes = bytes_from(event->addr);
         row->pool_reserved_bytes = bytes_from(event->size);
+        row->made_reserved_bytes =
+            event->stream > INT64_MAX ? 0 : (int64_t)event->stream;
         break;
     default:
         break;

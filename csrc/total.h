@@ -106,9 +106,11 @@ typedef struct {
     uint8_t device_why;    /* no device_used_bytes */
     uint8_t cause;         /* mp_total_cause_t */
     uint8_t memory;        /* mp_total_memory_t */
+    int64_t made_reserved_bytes; /* by pools that the program made, as far as
+                                    CUPTI was heard when it did */
 } mp_total_t;
 
-_Static_assert(sizeof(mp_total_t) == 88, "rows.py knows its layout");
+_Static_assert(sizeof(mp_total_t) == 96, "rows.py knows its layout");
 
 /* ---- as events ----------------------------------------------------------
  */

@@ -32,6 +32,7 @@ DRIVER_GROUPS: Final[tuple[str, ...]]
 DRIVER_MARKS: Final[dict[int, str]]
 TOTAL_METHODS: Final[tuple[str, ...]]
 TOTAL_WHYS: Final[tuple[str, ...]]
+GPU_KINDS: Final[tuple[str, ...]]
 TOTAL_CAUSES: Final[tuple[str, ...]]
 TOTAL_MEMORIES: Final[tuple[str, ...]]
 
@@ -188,6 +189,17 @@ def cupti_status() -> dict[str, Any]:
     """``open running dead detached version callbacks leaked enabled found
     wanted path refused unknown detached_text``; see ``csrc/cupti_listener.h``."""
 
+def cupti_kernels_start() -> tuple[bool, int, str]:
+    """Record what runs on GPUs as well: (running, CUPTI's code, why not).
+    ``Error`` if CUPTI is not heard, or this is a forked child."""
+
+def cupti_kernels_stop() -> None:
+    """Record it no longer.  Does nothing if it is not recorded."""
+
+def cupti_kernels_status() -> dict[str, Any]:
+    """``running records launches outstanding clock_error_ns lost``; see
+    ``csrc/gpu_activity.h``.  Of the last start, if it is over."""
+
 # -- recording ---------------------------------------------------------------
 
 @final
@@ -208,6 +220,8 @@ class Session:
     ) -> None: ...
 
     id: Final[int]
+    kernels: bool
+    """Whether what runs on GPUs is recorded.  ``Error`` as of ``totals``."""
     totals: bool
     """Whether what process and devices hold is measured, by a thread of its own,
     from ``start`` to ``stop``.  ``Error`` if it is set in between."""
@@ -318,6 +332,10 @@ class Recording:
         start)."""
     def driver_counts(self) -> dict[str, int]:
         """MP_LEDGER_COUNT_LIST of ``csrc/ledger.h``: what did not fit together."""
+    def gpu_work(self) -> Buffer:
+        """KERNEL_DTYPE rows, by start."""
+    def gpu_lost(self) -> dict[str, int]:
+        """MP_GPU_LOST_LIST of ``csrc/gpu_work.h``, without what was not lost."""
     def save(self, path: str, info: str = ...) -> None:
         """``OSError`` names the path; nothing half-written is left.  ``info``
         stands in the file instead of the recording's."""

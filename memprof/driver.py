@@ -18,6 +18,7 @@ from typing import Any
 
 from memprof import _core, cupti
 from memprof.careful import sentence
+from memprof.kernels import PROFILER_CAME, Kernels
 from memprof.profiler_hook import ProfilerHook
 from memprof.warn import warn
 
@@ -87,6 +88,7 @@ class Ledger:
         self._ended = ""  # why it will not run again before the next first user
         self._why = "no profile runs"
         self._kineto_met = False
+        self._kernels = Kernels()
         self._gaps: list[tuple[int, int]] = []
         self._own: dict[str, int] = {}
         self._told_end = False
@@ -115,6 +117,28 @@ class Ledger:
                 self._ended = text
                 self._hook.remove()
                 say(text, loud=loud or policy == "on")
+
+    def record_kernels(self) -> str:
+        """Have kernels recorded too, for one profile; return why they are not.
+
+        After ``acquire`` and before its ``release``; ``release_kernels`` ends it.
+        """
+        with self._lock:
+            self._notice_end()
+            live = self._running and not self._ended
+            why = "" if live else self._ended or self._why
+            return self._kernels.begin(why, self._hook.installed)
+
+    def release_kernels(self) -> None:
+        """One profile wants kernels no longer; the last one ends them."""
+        with self._lock:
+            self._kernels.end()
+
+    def kernel_facts(self) -> dict[str, Any]:
+        """Return what a recording's info says of kernels, as a source."""
+        with self._lock:
+            self._notice_end()
+            return self._kernels.facts()
 
     def release(self) -> None:
         """One profile wants it no longer; the last one ends it."""
@@ -200,6 +224,7 @@ class Ledger:
             self._running = False
             self._why = "no profile runs"
             _core.cupti_stop()
+            self._kernels.forget(self._why)
 
     def _notice_end(self) -> None:
         """See whether CUPTI has ended by itself."""
@@ -209,6 +234,7 @@ class Ledger:
         if status["detached"]:
             self._told_end = True
             self._gaps.append((_core.now_ns(), -1))
+            self._kernels.forget(f"CUPTI detached itself ({status['detached_text']})")
             self._ended = (
                 f"CUPTI detached itself ({status['detached_text']}); what came after "
                 "is from PyTorch only."
@@ -234,6 +260,8 @@ class Ledger:
     def _let_go(self) -> int | None:
         """Return when the gap began; None: there was nothing to let go of."""
         with self._lock:
+            if self._running:
+                self._end_kernels()
             if not self._running or (
                 self._kineto_met and not cupti.kineto_comes_again()
             ):
@@ -243,6 +271,12 @@ class Ledger:
             begin_ns: int = _core.now_ns()
             self._stop()
             return begin_ns
+
+    def _end_kernels(self) -> None:
+        """torch.profiler starts: at every start its buffers take ours' place."""
+        if self._kernels.on:
+            self._kernels.stop(PROFILER_CAME)
+            say(f"{PROFILER_CAME}.", loud=True)
 
     def _take_again(self, begin_ns: int) -> None:
         with self._lock:
@@ -270,6 +304,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._users = 0
         self._running = False
+        self._kernels = Kernels()
         self._ended = ""
         self._why = FORKED if _core.cupti_status()["dead"] else "no profile runs"
         self._hook.remove()
@@ -362,6 +397,19 @@ def check_policy(policy: object) -> str:
     if policy not in POLICIES:
         raise ValueError(f"cupti={policy!r}: one of {', '.join(map(repr, POLICIES))}")
     return str(policy)
+
+
+def check_kernels(wanted: object, policy: object) -> bool:
+    """Return the argument ``with_kernels``.
+
+    Raises:
+        ValueError: Kernels are asked for, and CUPTI is not.
+    """
+    if wanted and policy == "off":
+        raise ValueError(
+            "with_kernels=True needs CUPTI, which cupti='off' forbids: leave one away"
+        )
+    return bool(wanted)
 
 
 def _after_fork() -> None:

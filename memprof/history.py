@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from memprof import _core, cuda
 from memprof.errors import MemprofError
 from memprof.follow import source
+from memprof.kernels import NOT_HISTORY, SOURCE
 from memprof.options import Options
 from memprof.warn import warn
 
@@ -222,6 +223,8 @@ class History:
         sources = {name: source(gone) for name in names}
         sources["cuda allocator"] = source()
         sources["driver"] = {**source(gone), "level": "C"}
+        if self._options.kernels:
+            sources[SOURCE] = source(NOT_HISTORY)
         sources["stacks"] = source(
             None if self._options.stacks else "switched off by the caller"
         )

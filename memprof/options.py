@@ -24,6 +24,7 @@ class Options(NamedTuple):
     stacks: bool = True
     modules: bool = True
     shapes: bool = False
+    kernels: bool = False
     cupti: str = "auto"
     event_budget: int = DEFAULT_BUDGET
     allocation_budget: int = DEFAULT_BUDGET

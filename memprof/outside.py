@@ -165,14 +165,15 @@ def _torch(
 ) -> tuple[Ints, Ints, Ints]:
     """Return torch's requested bytes, its other reserved ones, and foreign pools."""
     pools: Ints = np.maximum(samples["pool_reserved_bytes"], 0).astype(np.int64)
-    if is_async(recording):  # the pool is torch's
+    made: Ints = samples["made_reserved_bytes"].astype(np.int64)
+    if is_async(recording):  # the device's own pool is torch's
         used = np.maximum(samples["pool_used_bytes"], 0).astype(np.int64)
-        return used, pools - used, np.zeros_like(pools)
+        return used, pools - used, made
     levels = recording._sampled(device, OF_TOTALS)
     at = np.maximum(np.searchsorted(levels.event, events, "right") - 1, 0)
     requested: Ints = levels.bytes[at, TOTALS.index("requested")].astype(np.int64)
     reserved: Ints = levels.bytes[at, TOTALS.index("reserved")].astype(np.int64)
-    return requested, reserved - requested, pools
+    return requested, reserved - requested, pools + made
 
 
 def _of_others(recording: Recording, device: int) -> Rows:

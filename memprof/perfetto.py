@@ -2,7 +2,7 @@
 
 ``memprof`` holds a group for each device: counters, steps, phases, modules,
 findings, the largest allocations at the peak, and all allocations with their Python
-stacks.
+stacks; and one for what ran on each GPU (``perfetto_gpu.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from memprof.groups import exact_sums
 from memprof.instants import device_number
 from memprof.module_spans import module_spans
 from memprof.moment import Moment, _Columns
+from memprof.perfetto_gpu import add_kernels
 from memprof.reports.units import size_text
 from memprof.rows import CPU, NO_INDEX, Ints
 from memprof.stacks import Frames, Stacks
@@ -43,6 +44,7 @@ _PREFIX = "memprof."
 def write(recording: Recording, path: Path, device: object, full: bool) -> None:
     """Write ``Recording.export_perfetto``."""
     numbers = recording._core.devices()
+    only = None
     if device is not None:
         only = device_number(recording, device, path)
         numbers = [number for number in numbers if number == only]
@@ -56,6 +58,8 @@ def write(recording: Recording, path: Path, device: object, full: bool) -> None:
     # GPUs first, as they are asked about most.
     for rank, number in enumerate(sorted(numbers, key=lambda n: (n == CPU, n)), 1):
         _Device(recording, document, number, full, frames).add(top, rank)
+    if device is None or only is not None:
+        add_kernels(recording, document, top, len(numbers) + 1, only)
     document.write(path)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memprof import cuda, interrupted
 from memprof.careful import attempt
-from memprof.driver import check_policy
+from memprof.driver import check_kernels, check_policy
 from memprof.errors import MemprofError
 from memprof.options import (
     DEFAULT_BUDGET,
@@ -71,6 +71,10 @@ class profile(Results):
             libraries take beside PyTorch. ``"auto"``: wherever that disturbs
             neither torch.profiler nor Nsight; ``"on"``: also where it might;
             ``"off"``: never.
+        with_kernels: Record kernels, copies and sets of GPUs with the op that
+            launched each (``rec.kernels()``), by CUPTI. Off by default: it is what
+            makes profilers slow. Not beside torch.profiler: where that starts,
+            kernels end. Where it cannot be, a warning says why.
         path: Stream the recording to this file, readable even after a kill.
             The second window goes to ``<stem>.2<suffix>``, and so on.
         event_budget: Bytes of events that a window may hold, 64 an event;
@@ -91,7 +95,8 @@ class profile(Results):
             no callable or no path where it must be.
         AssertionError: ``activities`` is empty.
         MemprofError: ``activities`` has neither CPU nor CUDA.
-        ValueError: A budget is not positive, or CUPTI none of its words.
+        ValueError: A budget is not positive, CUPTI none of its words, or ``"off"``
+            where kernels are asked for.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class profile(Results):
         post_processing_timeout_s: float | None = None,
         with_ops: bool = True,
         cupti: str = "auto",
+        with_kernels: bool = False,
         path: str | os.PathLike[str] | None = None,
         event_budget: int = DEFAULT_BUDGET,
         allocation_budget: int = DEFAULT_BUDGET,
@@ -132,6 +138,7 @@ class profile(Results):
             stacks=with_stack is not False,
             modules=with_modules is not False,
             shapes=record_shapes,
+            kernels=check_kernels(with_kernels, cupti),
             cupti=check_policy(cupti),
             event_budget=event_budget,
             allocation_budget=allocation_budget,

@@ -35,6 +35,7 @@ from memprof.rows import (
     DRIVER_DTYPE,
     DRIVER_GAP_DTYPE,
     EVENT_DTYPE,
+    KERNEL_DTYPE,
     NO_INDEX,
     PHASES_DTYPE,
     STEP_DTYPE,
@@ -67,6 +68,8 @@ __all__ = [
     "DRIVER_GAP_DTYPE",
     "DRIVER_GROUPS",
     "EVENT_DTYPE",
+    "GPU_KINDS",
+    "KERNEL_DTYPE",
     "NO_INDEX",
     "PHASES",
     "PHASES_DTYPE",
@@ -95,6 +98,7 @@ CATEGORIES = _core.CATEGORIES
 REASONS = _core.REASONS
 ROLES = _core.ROLES
 DRIVER_GROUPS = _core.DRIVER_GROUPS
+GPU_KINDS = _core.GPU_KINDS
 TOTAL_METHODS = _core.TOTAL_METHODS
 TOTAL_WHYS = _core.TOTAL_WHYS
 TOTAL_CAUSES = _core.TOTAL_CAUSES
@@ -146,7 +150,8 @@ class Recording(Texts, Exports, Outputs):
         killed or the file is cut), ``damaged_bytes`` (behind the last good
         block), ``start_ns`` and ``start_wall_ns`` (monotonic and Unix clock),
         ``labels`` (the rules of ``label``, as dicts), ``driver`` (name -> count:
-        what did not fit together in the driver ledger, and its gaps).
+        what did not fit together in the driver ledger, and its gaps),
+        ``kernels_lost`` (why -> count: records of GPU work that are missing).
         The rest is what ``memprof.profile`` wrote: versions, sources, own cost.
         """
         core = self._core
@@ -166,6 +171,7 @@ class Recording(Texts, Exports, Outputs):
             start_ns=core.start_ns,
             start_wall_ns=core.start_wall_ns,
             driver=core.driver_counts(),
+            kernels_lost=core.gpu_lost(),
             labels=[rule.to_dict() for rule in self.rules],
         )
         return info
@@ -310,6 +316,26 @@ class Recording(Texts, Exports, Outputs):
         ``reason`` is a string id (``rec.op(i)``).
         """
         return driver_rows.driver_gaps(self._core)
+
+    def kernels(self, device: object = None) -> Rows:
+        """Return what ran on GPUs, ``KERNEL_DTYPE``: one row a piece, by start.
+
+        Kernels, copies and sets, recorded by ``memprof.profile(with_kernels=True)``;
+        ``kind`` is an index into ``memprof.recording.GPU_KINDS``. ``name``, and ``op``,
+        ``module`` and ``stack`` of the launch, are ids as of allocations
+        (``rec.op(i)``).
+        Empty otherwise: ``info["sources"]`` says why, ``info["kernels_lost"]`` what is
+        missing.
+
+        Args:
+            device: only what ran on that GPU; None: everything.
+
+        Raises:
+            ValueError: not a device.
+        """
+        from memprof.kernels import kernels
+
+        return kernels(self, device)
 
     def books(self, device: object = None, at: object = "peak") -> Books:
         """Say what every byte is that the process holds of a GPU, by library.

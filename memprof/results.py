@@ -105,6 +105,10 @@ class Results(Exports, Outputs):
         """See ``Recording.driver_gaps``."""
         return self.recording.driver_gaps()
 
+    def kernels(self, device: object = None) -> Rows:
+        """See ``Recording.kernels``."""
+        return self.recording.kernels(device)
+
     def step_stats(self, device: object = None) -> Rows:
         """See ``Recording.step_stats``."""
         return self.recording.step_stats(device)

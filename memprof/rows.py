@@ -165,11 +165,33 @@ DRIVER_GAP_DTYPE = _rows(
 )
 """A stretch in which nobody listened: ``mp_driver_gap_t`` of ``csrc/ledger.h``."""
 
+KERNEL_DTYPE = _rows(
+    88,
+    ("start_ns", "<i8", 0),  # on the clock of all times of a recording
+    ("end_ns", "<i8", 8),
+    ("launch_ns", "<i8", 16),  # when it was launched; -1: before the recording
+    ("bytes", "<u8", 24),  # of a copy or set; of a kernel 0
+    ("event", "<i8", 32),
+    ("launch_event", "<i8", 40),  # -1: as launch_ns
+    ("name", "<u4", 48),  # string id: the kernel, "Memcpy HtoD (...)", "Memset (...)"
+    ("op", "<u4", 52),  # string id; what launched it, as of an allocation
+    ("module", "<u4", 56),  # string id
+    ("stack", "<u4", 60),  # stack id
+    ("thread", "<u4", 64),  # kernel thread id; 0: not known
+    ("stream", "<u4", 68),  # CUPTI's number of it
+    ("correlation", "<u4", 72),  # CUPTI's number of the launch
+    ("step", "<i4", 76),  # of the launch; -1: not known
+    ("device", "<i2", 80),
+    ("kind", "u1", 82),  # index into _core.GPU_KINDS
+    ("phase", "u1", 83),  # index into _core.PHASES
+)
+"""What ran on a GPU: ``mp_gpu_work_t`` of ``csrc/gpu_work.h``, 88 bytes."""
+
 NOT_COUNTED = 0x100 | 0x200
 """MP_FLAG_FOREIGN, MP_FLAG_GRAPH: such a row stands for 0 bytes in a sum."""
 
 TOTAL_DTYPE = _rows(
-    88,
+    96,
     ("time_ns", "<i8", 0),  # when measuring began
     ("event", "<i8", 8),  # its event; -1: it is in no recording
     ("process_bytes", "<i8", 16),  # these and the next: -1 is not measured
@@ -188,8 +210,9 @@ TOTAL_DTYPE = _rows(
     ("device_why", "u1", 85),
     ("cause", "u1", 86),  # index into _core.TOTAL_CAUSES
     ("memory", "u1", 87),  # index into _core.TOTAL_MEMORIES
+    ("made_reserved_bytes", "<i8", 88),  # by pools of cuMemPoolCreate that were heard
 )
-"""What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 88 bytes."""
+"""What was measured of a device: ``mp_total_t`` of ``csrc/total.h``, 96 bytes."""
 
 OP_DTYPE = _rows(
     24,

@@ -12,7 +12,7 @@ import struct
 import threading
 from typing import Any
 
-from memprof import _core, careful, cuda
+from memprof import _core, careful, cuda, kernels
 from memprof.driver import level, the_ledger
 from memprof.errors import MemprofError
 from memprof.follow import Follower, source
@@ -79,6 +79,8 @@ def open_follower(torch: Any, options: Options) -> Follower:
             f"missing: {reason}. The fallback, torch's own memory history, is not "
             f"there either: {missing}"
         )
+    if options.kernels:
+        kernels.tell(kernels.NOT_HISTORY)
     return History(torch, options, reason)
 
 
@@ -118,8 +120,10 @@ class Live:
         self._seeded: dict[str, dict[str, int]] = {}
         self._waiting = False  # for CUDA to come up
         self._holds_ledger = False
+        self._holds_kernels = False
         self._holds_regions = False
         self._driver: dict[str, Any] = {}  # at the stop
+        self._kernels: dict[str, Any] = {}  # likewise
         self._session = _core.Session(
             ops=options.op_level,
             shapes=options.shapes,
@@ -130,6 +134,7 @@ class Live:
             event_budget_bytes=options.event_budget,
             allocation_budget_bytes=options.allocation_budget,
         )
+        self._session.kernels = options.kernels
 
     # -- on and off ------------------------------------------------------------
 
@@ -150,7 +155,8 @@ class Live:
         self._driver = source("not in activities")
         if options.cupti == "off":
             self._driver = source(f"{off} (cupti='off')")
-        self._holds_ledger = False
+        self._kernels = source(kernels.NO_CUDA)
+        self._holds_ledger = self._holds_kernels = False
         the_hooks().acquire(self._torch, options.modules)
         try:
             if not options.ops:
@@ -178,6 +184,8 @@ class Live:
         session.step(step)
         if options.cuda and cuda.why_not(self._torch) is None and not self._waiting:
             self._hear_driver()
+        if options.kernels and not (self._holds_kernels or self._waiting):
+            kernels.tell(self._kernels["why"])
         if seeding:
             self._seed()
         elif options.cuda and others and not any(o._options.cuda for o in others):
@@ -195,6 +203,10 @@ class Live:
         """See ``Follower``."""
         if self in _running:
             _running.remove(self)
+        if self._holds_kernels:
+            self._kernels = the_ledger().kernel_facts()
+            self._holds_kernels = False
+            the_ledger().release_kernels()
         if self._holds_ledger:
             self._driver = the_ledger().facts()
             self._holds_ledger = False
@@ -239,6 +251,7 @@ class Live:
         self._sources["cuda allocator"] = source(why)
         if why is not None and self._options.cupti != "off":
             self._driver = source(why)  # unless CUDA is up all the same
+            self._kernels = source(why)
         return why is None
 
     def attach_late(self) -> None:
@@ -260,6 +273,18 @@ class Live:
                     "memprof: driver-level tracking failed to start: "
                     f"{careful.sentence(problem)}"
                 )
+            if self._options.kernels:
+                self._record_kernels()
+
+    def _record_kernels(self) -> None:
+        """Have what runs on GPUs recorded, or say why it is not."""
+        self._holds_kernels = True
+        try:
+            why = the_ledger().record_kernels()
+        except Exception as problem:  # as above
+            why = careful.sentence(problem)
+        if why:
+            kernels.tell(why)
 
     def _driver_facts(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return the source ``driver``: the ledger, and the rung of the ladder."""
@@ -311,6 +336,7 @@ class Live:
 
     def window_begin(self, path: str | None) -> None:
         """See ``Follower``."""
+        the_ledger().settle()  # what ran before is not this window's
         self._session.window_begin(path)
         self._look_again()
 
@@ -321,7 +347,7 @@ class Live:
     def window_end(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
-        the_ledger().settle()
+        self._settle()
         return self._session.window_end()
 
     def flush(self) -> None:
@@ -331,8 +357,14 @@ class Live:
     def snapshot(self) -> _core.Recording:
         """See ``Follower``."""
         self._find_owners()
-        the_ledger().settle()
+        self._settle()
         return self._session.snapshot()
+
+    def _settle(self) -> None:
+        """Learn what the driver has told and nobody has heard yet."""
+        if self._holds_kernels:
+            kernels.synchronize(self._torch)
+        the_ledger().settle()
 
     def counters(self, device: int) -> dict[str, dict[str, int]]:
         """See ``Follower``."""
@@ -348,6 +380,11 @@ class Live:
         sources = {name: dict(fact) for name, fact in self._sources.items()}
         sources[TOTALS] = totals = self._totals()
         sources["driver"] = self._driver_facts(totals)
+        if self._options.kernels:
+            held = self._holds_kernels
+            sources[kernels.SOURCE] = (
+                the_ledger().kernel_facts() if held else dict(self._kernels)
+            )
         return {
             "sources": sources,
             "shim": _core.shim_info(),

@@ -59,6 +59,9 @@ class Total(NamedTuple):
     """How long measuring took. What changed meanwhile may be in it or not."""
     sample: int
     """Equal for devices that were measured in one go."""
+    made_reserved_bytes: int | None = 0
+    """As ``pool_reserved_bytes``, of pools that the program made (``cuMemPoolCreate``),
+    as far as the driver ledger heard of them."""
 
     def __str__(self) -> str:
         """Say the figure with its method, or why there is none."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memprof.reports.units import count_text, size_text
+from memprof.reports.units import count_text, one_line, shortened, size_text
 
 if TYPE_CHECKING:
     from memprof.books import Books, Entry
 
 _WIDTH = 34  # of a name
+_MOST = 60  # characters of a library's name
 
 
 def text(books: Books) -> str:
@@ -41,13 +42,15 @@ def text(books: Books) -> str:
         lines += ["", *_table("device in use", used, books.device_rows)]
     if books.growth:
         shown = list(books.growth.items())[:4]
-        grown = ", ".join(f"{name} {_signed(amount)}" for name, amount in shown)
+        grown = ", ".join(
+            f"{shortened(name, _MOST)} {_signed(amount)}" for name, amount in shown
+        )
         lines += ["", f"  outside torch since the first sample: {grown}"]
     if books.pinned:
         total = sum(row.bytes for row in books.pinned)
         lines += ["", f"  {'pinned host memory':{_WIDTH}}{size_text(total):>11}"]
         for row in books.pinned:
-            name = f"{row.owner} ({row.group.replace('_', ' ')})"
+            name = f"{shortened(row.owner, _MOST)} ({row.group.replace('_', ' ')})"
             lines.append(
                 f"    {name:{_WIDTH - 2}}{size_text(row.bytes):>11}   "
                 f"{count_text(row.entries)}, at most {size_text(row.peak)}"
@@ -60,7 +63,7 @@ def text(books: Books) -> str:
     why = f": {books.why}" if books.why else ""
     lines += ["", f"  level {books.level}: {LEVELS[books.level]}{why}"]
     lines += [f"  ! {note}" for note in books.notes]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 def _table(name: str, total: int, rows: Sequence[Entry], method: str = "") -> list[str]:
@@ -69,9 +72,8 @@ def _table(name: str, total: int, rows: Sequence[Entry], method: str = "") -> li
     for row in rows:
         share = f"{100 * row.bytes / total:6.1f} %" if total else ""
         note = f"   {row.note}" if row.note else ""
-        lines.append(
-            f"    {row.name:{_WIDTH - 2}}{size_text(row.bytes):>11}{share}{note}"
-        )
+        name = f"{shortened(row.name, _MOST):{_WIDTH - 2}}"
+        lines.append(f"    {name}{size_text(row.bytes):>11}{share}{note}")
     return lines
 
 

@@ -10,7 +10,7 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memprof.reports.units import count_text, counted, size_text
+from memprof.reports.units import count_text, counted, one_line, size_text
 
 if TYPE_CHECKING:
     from memprof.comparison import Comparison
@@ -98,7 +98,7 @@ def text(comparison: Comparison, *, exact: bool = False) -> str:
     if comparison.rows:
         lines += ["", *table(comparison.rows, shown_keys(comparison.keys), exact=exact)]
     lines += _foot(comparison, exact)
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(one_line(line.rstrip()) for line in lines) + "\n"
 
 
 def title(comparison: Comparison) -> str:

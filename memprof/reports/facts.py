@@ -59,6 +59,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
         "events": info["events"],
         "allocations": len(recording.allocations(device)),
         "dropped": info["dropped"],
+        "kernels_lost": sum(info["kernels_lost"].values()),
         "defects": info["defects"],
         "finished": info["finished"],
         "damaged_bytes": info["damaged_bytes"],

@@ -17,7 +17,14 @@ from memprof.reports import terminal
 from memprof.reports.facts import SPARK_COLUMNS, gather
 from memprof.reports.grid import fit, middle, widths
 from memprof.reports.terminal import MIN_WIDTH, terminal_width
-from memprof.reports.units import count_text, counted, shares, size_text, sparks
+from memprof.reports.units import (
+    count_text,
+    counted,
+    one_line,
+    shares,
+    size_text,
+    sparks,
+)
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
@@ -113,7 +120,7 @@ def lines(facts: dict[str, Any], width: int | None, exact: bool = False) -> list
         "",
         *table,
     ]
-    return [line.rstrip() for line in body]
+    return [one_line(line.rstrip()) for line in body]
 
 
 def _head_lines(facts: dict[str, Any], width: int) -> list[str]:
@@ -337,6 +344,9 @@ def _event_lines(facts: dict[str, Any], width: int) -> list[str]:
     out = _wrapped("events", _listed(words), width, " ")
     if facts["dropped"]:
         out.append("  ! events were lost because the log was full: sums may be short")
+    if facts["kernels_lost"]:
+        lost = counted(facts["kernels_lost"], "record")
+        out.append(f"  ! {lost} of GPU work are missing: rec.info['kernels_lost']")
     if facts["sources"]:
         live = [name for name, why in facts["sources"].items() if not why]
         out += _wrapped("sources", live, width)

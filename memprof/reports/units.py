@@ -32,6 +32,30 @@ def count_text(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
+def one_line(text: str) -> str:
+    """Write a line with what a terminal would obey or hide as escapes.
+
+    Names are other people's: of files, of ops, of modules.
+
+    >>> one_line("lib" + chr(27) + "[31m" + chr(10) + ".so")
+    'lib\\x1b[31m\\n.so'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+        for sign in text
+    )
+
+
+def shortened(name: str, width: int) -> str:
+    """Write a name in WIDTH characters at most, its middle left out."""
+    if len(name) <= width:
+        return name
+    half = (width - 3) // 2
+    return f"{name[: width - 3 - half]}...{name[-half:]}"
+
+
 def counted(number: int, what: str) -> str:
     """Write ``1 step``, ``3 steps``."""
     return f"{count_text(number)} {what}{'' if number == 1 else 's'}"

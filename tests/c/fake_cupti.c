@@ -133,6 +133,12 @@ static const struct {
     {710, "cuMulticastUnbind"},
     {742, "cuFuncLoad"},
     {757, "cuCtxCreate_v4"},
+    {277, "cuMemcpyHtoDAsync_v2"},
+    {216, "cuMemsetD8Async"},
+    {307, "cuLaunchKernel"},
+    {514, "cuGraphLaunch"},
+    {527, "cuLaunchHostFunc"},
+    {652, "cuLaunchKernelEx"},
     {812, "cuMemAllocLater"}, /* of a CUDA that memprof has not seen */
 };
 
@@ -174,6 +180,7 @@ static struct {
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .version = 130001};
 
 static atomic_uint the_correlations;
+static atomic_uint the_last_correlation;
 
 /* Note the call; the code that a test wants for it, or -1. */
 static int
@@ -403,6 +410,7 @@ fakecupti_play(const fakecupti_step_t *step)
         .correlation = &correlation,
         .correlation_id = atomic_fetch_add(&the_correlations, 1) + 1,
     };
+    atomic_store(&the_last_correlation, data.correlation_id);
     int told = tell(DRIVER, cbid, &data);
     if (step->inside != NULL) {
         step->inside(step->user);
@@ -470,6 +478,24 @@ FAKE_API void
 fakecupti_set_version(uint32_t version)
 {
     fake.version = version;
+}
+
+FAKE_API uint32_t
+fakecupti_version(void)
+{
+    return fake.version;
+}
+
+FAKE_API int
+fakecupti_called(const char *function)
+{
+    return called(function);
+}
+
+FAKE_API uint32_t
+fakecupti_correlation(void)
+{
+    return atomic_load(&the_last_correlation);
 }
 
 FAKE_API void

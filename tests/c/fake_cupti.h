@@ -41,6 +41,9 @@ FAKE_API void fakecupti_fatal(int result, const char *message);
 /* Back to a fresh library, of CUPTI 13.0. */
 FAKE_API void fakecupti_reset(void);
 FAKE_API void fakecupti_set_version(uint32_t version);
+FAKE_API uint32_t fakecupti_version(void);
+/* Note a call; the code that a test wants for it, or -1 (fake_activity.c). */
+FAKE_API int fakecupti_called(const char *function);
 /* Somebody holds the subscription; NULL: nobody. */
 FAKE_API void fakecupti_hold_slot(const char *name);
 /* FUNCTION ("cuptiSubscribe") answers CODE once, after AFTER more calls of it;

@@ -28,6 +28,7 @@
     X(no_pools, 0)                                                            \
     X(pool_reserved, 0)                                                       \
     X(pool_used, 0)                                                           \
+    X(made_reserved, 0)                                                       \
     /* NVML */                                                                \
     X(init_result, 0)                                                         \
     X(mig, 0) /* UUIDs are those of instances */                              \

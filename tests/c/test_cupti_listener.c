@@ -6,7 +6,9 @@
 #include "cupti_library.h"
 #include "cupti_listener.h"
 #include "fake_cupti.h"
+#include "fake_driver.h"
 #include "fake_shim.h"
+#include "gpu_driver.h"
 #include "hook.h"
 #include "ledger.h"
 #include "libraries.h"
@@ -1117,6 +1119,41 @@ test_cupti_same_stack_has_one_number(void)
     MP_CHECK(mp_native_stack() != ids[0]);
 }
 
+/* What pools reserve is asked for as long as they are there. */
+static void
+test_pools_are_known_while_they_live(void)
+{
+    if (cannot()) {
+        return;
+    }
+    mp_gpu_driver_use(fake_driver_lookup);
+    fake_driver.made_reserved = 1 << 20;
+    mp_session_t *session = begin();
+    struct {
+        int type, handles, location, id;
+        uint8_t rest[80];
+    } props = {1, 0, 1, 0, {0}};
+    uint64_t out = 0;
+    struct {
+        uint64_t *pool;
+        const void *props;
+    } made = {&out, &props};
+    for (uint64_t pool = 4000; pool < 4006; pool += 2) {
+        fakecupti_call("cuMemPoolCreate", &made, sizeof(made), 0, &out, pool,
+                       CONTEXT);
+    }
+    fakecupti_call("cuMemPoolCreate", &made, sizeof(made), 1, &out, 4008,
+                   CONTEXT); /* refused */
+    MP_CHECK_EQ(mp_gpu_driver_made_pools(0), 3 << 20);
+    uint64_t pool = 4002;
+    fakecupti_call("cuMemPoolDestroy", &pool, sizeof(pool), 0, NULL, 0,
+                   CONTEXT);
+    MP_CHECK_EQ(mp_gpu_driver_made_pools(0), 2 << 20);
+    mp_window_t window = end(session); /* ends are not heard any more */
+    MP_CHECK_EQ(mp_gpu_driver_made_pools(0), 0);
+    mp_window_clear(&window);
+}
+
 MP_TEST_SUITE(cupti_listener,
               MP_TEST(test_cupti_allocs_at_exit_and_frees_at_enter),
               MP_TEST(test_cupti_failed_calls),
@@ -1143,4 +1180,5 @@ MP_TEST_SUITE(cupti_listener,
               MP_TEST(test_cupti_threads_balance),
               MP_TEST(test_cupti_names_of_libraries),
               MP_TEST(test_cupti_owner_of_a_native_stack),
-              MP_TEST(test_cupti_same_stack_has_one_number))
+              MP_TEST(test_cupti_same_stack_has_one_number),
+              MP_TEST(test_pools_are_known_while_they_live))

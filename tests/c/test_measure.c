@@ -5,6 +5,7 @@
 #include "mp_test.h"
 #include "nvml.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -309,6 +310,73 @@ test_measure_pools(void)
     MP_CHECK_EQ(look(0).pool_reserved_bytes, -1);
 }
 
+static void
+test_measure_pools_that_the_program_made(void)
+{
+    begin();
+    fake_driver.made_reserved = 8 << 20;
+    MP_CHECK_EQ(look(0).made_reserved_bytes, 0);
+    mp_gpu_driver_pool_made(4000, 0);
+    mp_gpu_driver_pool_made(4002, 0);
+    mp_gpu_driver_pool_made(4004, 1);  /* of a device that is not in use */
+    mp_gpu_driver_pool_made(4006, -2); /* of nobody knows which */
+    mp_gpu_driver_pool_made(4001, 0);  /* that cannot be asked */
+    MP_CHECK_EQ(look(0).made_reserved_bytes, 16 * MIB);
+    MP_CHECK_EQ(look(1).made_reserved_bytes, 0);
+    mp_gpu_driver_pool_gone(4002);
+    mp_gpu_driver_pool_gone(4002);
+    MP_CHECK_EQ(look(0).made_reserved_bytes, 8 * MIB);
+    for (uint64_t i = 0; i < 200; i++) { /* more than there are places */
+        mp_gpu_driver_pool_made(6000 + 2 * i, 0);
+    }
+    MP_CHECK(look(0).made_reserved_bytes > 50 * 8 * MIB);
+    MP_CHECK(look(0).made_reserved_bytes <= 64 * 8 * MIB);
+    mp_gpu_driver_forget_pools();
+    MP_CHECK_EQ(look(0).made_reserved_bytes, 0);
+    /* As an event, and back. */
+    mp_total_t row = look(0), again;
+    mp_event_t events[MP_TOTAL_EVENTS];
+    row.made_reserved_bytes = 77;
+    row.pool_reserved_bytes = row.pool_used_bytes = -1;
+    MP_CHECK_EQ(mp_total_write(&row, events), 3);
+    for (size_t i = 0; i < 3; i++) {
+        mp_total_read(&events[i], &again);
+    }
+    MP_CHECK_EQ(again.made_reserved_bytes, 77);
+    MP_CHECK_EQ(again.pool_reserved_bytes, -1);
+    events[2].stream = UINT64_MAX; /* of a damaged file */
+    mp_total_read(&events[2], &again);
+    MP_CHECK_EQ(again.made_reserved_bytes, 0);
+}
+
+static void *
+make_and_destroy(void *unused)
+{
+    (void)unused;
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint64_t pool = 5000 + 2 * (i % 16);
+        mp_gpu_driver_pool_made(pool, 0);
+        mp_gpu_driver_pool_gone(pool);
+    }
+    return NULL;
+}
+
+static void
+test_measure_pools_while_they_come_and_go(void)
+{
+    pthread_t thread;
+    begin();
+    fake_driver.made_reserved = 8 << 20;
+    mp_gpu_driver_pool_made(4000, 0);
+    MP_CHECK(pthread_create(&thread, NULL, make_and_destroy, NULL) == 0);
+    for (int i = 0; i < 300; i++) {
+        int64_t made = look(0).made_reserved_bytes;
+        MP_CHECK(made >= 8 * MIB && made % (8 * MIB) == 0);
+    }
+    pthread_join(thread, NULL);
+    MP_CHECK_EQ(look(0).made_reserved_bytes, 8 * MIB);
+}
+
 /* ---- who does not use CUDA ---------------------------------------------- */
 
 static void
@@ -457,6 +525,8 @@ MP_TEST_SUITE(measure, MP_TEST(test_measure_this_process),
               MP_TEST(test_measure_an_integrated_device),
               MP_TEST(test_measure_a_device_that_is_a_node_of_the_host),
               MP_TEST(test_measure_pools),
+              MP_TEST(test_measure_pools_that_the_program_made),
+              MP_TEST(test_measure_pools_while_they_come_and_go),
               MP_TEST(test_measure_touches_nothing_before_cuda_is_up),
               MP_TEST(test_measure_without_any_driver),
               MP_TEST(test_measure_the_devices_in_use_and_the_host),

@@ -51,6 +51,29 @@ def free(address: int, result: int = 0) -> int:
     )  # fmt: skip
 
 
+def launch(call: bytes = b"cuLaunchKernel") -> int:
+    """Play a call that launches work; return its number."""
+    nothing = U64(0)
+    fake.fakecupti_call(
+        call, ctypes.byref(nothing), ctypes.c_size_t(8), 0, None, U64(0),
+        ctypes.c_size_t(CONTEXT),
+    )  # fmt: skip
+    return int(fake.fakecupti_correlation())
+
+
+def ran(
+    correlation: int, name: bytes = b"a_kernel", kind: int = 10, ago: int = 5000,
+    took: int = 1000, size: int = 0, device: int = 0, stream: int = 7,
+) -> int:  # fmt: skip
+    """Let the GPU have run it, AGO ns before now; 0: CUPTI did not keep it."""
+    return int(
+        fake.fakecupti_ran(
+            kind, name, ctypes.c_int64(-ago), ctypes.c_int64(took - ago), U64(size),
+            device, stream, correlation,
+        )
+    )  # fmt: skip
+
+
 def alloc_in(path: str, address: int, size: int) -> int:
     """Let the library at PATH (``fake_nccl.c``) take memory."""
     library = ctypes.CDLL(path)
@@ -65,22 +88,27 @@ def alloc_in(path: str, address: int, size: int) -> int:
 class Run:
     """A session with an open window, and the ledger if it can be had."""
 
-    def __init__(self, torch: Any, policy: str = "auto") -> None:
-        """Start it."""
+    def __init__(self, torch: Any, policy: str = "auto", kernels: bool = False) -> None:
+        """Start it; KERNELS: with what runs on GPUs."""
         fake.fakecupti_set_device(CONTEXT, 0)
         self.session = _core.Session(
             ops=0, stacks=True, modules=False, shapes=False, cpu=False, cuda=True,
             event_budget_bytes=1 << 24, allocation_budget_bytes=1 << 24,
         )  # fmt: skip
+        self.session.kernels = self.kernels = kernels
         self.session.start(False)
         self.session.step(0)
         self.session.window_begin(None)
         the_ledger().acquire(torch, policy)
+        self.why = the_ledger().record_kernels() if kernels else ""
 
     def end(self) -> tuple[Recording, dict[str, Any]]:
         """Stop all; return the recording and what the ledger says of itself."""
         the_ledger().settle()
         facts = the_ledger().facts()
+        if self.kernels:
+            facts["kernels"] = the_ledger().kernel_facts()
+            the_ledger().release_kernels()
         the_ledger().release()
         recording = Recording(self.session.window_end())
         self.session.stop()

@@ -180,3 +180,102 @@ def test_genuine_library_without_a_driver(tmp_path):
     assert not told["facts"]["live"]
     assert told["threads"] == 0
     assert "UserWarning: memprof" not in warnings
+
+
+@has_cuda
+def test_genuine_records_have_the_lengths_that_we_know():
+    """Measured as ``csrc/cupti_records.c`` does, but here, by ctypes."""
+    import ctypes
+    import struct
+
+    from memprof import cupti
+
+    found = os.environ.get(cupti.FORCE) or next(cupti._candidates(torch), "")
+    if not found:
+        pytest.skip("this torch brings no libcupti")
+    library = ctypes.CDLL(found)
+    version = ctypes.c_uint32()
+    assert library.cuptiGetVersion(ctypes.byref(version)) == 0
+    lengths = {}
+    for kind in (10, 1, 22, 2):
+        buffer = ctypes.create_string_buffer(struct.pack("<II", kind, 0) * 256)
+        record = ctypes.c_void_p()
+        for _ in range(2):
+            code = library.cuptiActivityGetNextRecord(
+                buffer, ctypes.c_size_t(2048), ctypes.byref(record)
+            )
+            assert code == 0
+        lengths[kind] = record.value - ctypes.addressof(buffer)
+    least = {10: 200, 1: 88, 22: 96, 2: 88}
+    assert all(lengths[kind] >= least[kind] for kind in least)
+    if version.value == 130001:
+        assert lengths == {10: 216, 1: 96, 22: 96, 2: 88}
+
+
+@hears
+@has_cuda
+def test_kernels_are_asked_for_where_there_is_no_driver():
+    """A whole profile of the genuine torch: it runs, and says why there are none."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a driver here: tests/gpu records kernels")
+    told, warnings = run(
+        """
+        import torch, memprof
+        with memprof.profile(with_kernels=True) as prof:
+            torch.ones(1000)
+        tell([prof.info["sources"]["kernels"], len(prof.kernels()),
+              prof.info["kernels_lost"], "kernels" in str(prof.summary())])
+        """,
+        MEMPROF_CUPTI_LIB="", PYTHONWARNINGS="always",
+    )  # fmt: skip
+    source, count, lost, said = told
+    assert source["live"] is False
+    assert source["why"]
+    assert (count, lost, said) == (0, {}, True)
+    assert warnings.count("memprof: kernels are not recorded: ") == 1
+    assert source["why"].rstrip(".") in warnings
+
+
+@hears
+def test_a_profile_records_the_kernels_of_a_fake_gpu(fake, tmp_path):
+    """From memprof.profile to its file and trace, with ops and modules."""
+    told, warnings = run(
+        UP
+        + """
+import memprof, torch
+from drive import launch, ran, fake
+
+class Launches(torch.nn.Module):
+    def forward(self, x):
+        ran(launch(), b"in_module")
+        return x + 1
+
+model = torch.nn.Sequential(Launches())
+ran(launch(), b"before")
+with memprof.profile(with_kernels=True, path=os.environ["RUN"]) as prof:
+    model(torch.ones(3))
+    prof.step()
+    ran(launch(b"cuMemcpyHtoDAsync_v2"), None, kind=1, size=64)
+    so_far = len(prof.kernels())
+    ran(launch(), b"later")
+rec = prof.recording
+rows = rec.kernels()
+again = memprof.load(os.environ["RUN"])
+tell({"names": [rec.op(i) for i in rows["name"]], "so_far": so_far,
+      "steps": rows["step"].tolist(), "module": rec.module(int(rows["module"][0])),
+      "source": prof.info["sources"]["kernels"], "same": len(again.kernels()),
+      "kept": again.info["sources"]["kernels"]["live"],
+      "left": [fake.fakecupti_kinds(), fake.fakecupti_enabled()]})
+""",
+        MEMPROF_CUPTI_LIB=fake, RUN=str(tmp_path / "run.memprof"),
+    )  # fmt: skip
+    assert "UserWarning: memprof" not in warnings
+    assert told["names"] == ["in_module", "Memcpy HtoD (Pinned -> Device)", "later"]
+    assert told["so_far"] == 2
+    assert told["steps"] == [0, 1, 1]
+    assert told["module"].endswith("0")
+    assert told["source"]["live"] is True
+    assert told["source"]["records"] == 3
+    assert told["kept"] is True
+    assert told["same"] == 3
+    assert told["left"] == [0, 0]

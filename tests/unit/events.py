@@ -52,6 +52,9 @@ KIND = {
     "seed_segment": 48,
     "seed_block": 49,
     "seed_origin": 50,
+    "gpu_launch": 96,
+    "gpu_work": 97,
+    "gpu_lost": 98,
 }
 OTHER, FORWARD, BACKWARD, OPTIMIZER = range(4)
 GRAD_MODE, IN_MODULE, RECOMPUTE, PENDING, BACKWARD_OP, IN_OP = 1, 2, 4, 8, 16, 32

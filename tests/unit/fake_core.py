@@ -61,6 +61,10 @@ class FakeRecording:
     def driver_counts(self) -> dict[str, int]:
         return {}
 
+    def gpu_lost(self) -> dict[str, int]:
+        """Nothing: no kernels are recorded."""
+        return {}
+
     def defects(self) -> dict[str, int]:
         return {}
 
@@ -177,6 +181,7 @@ class FakeCore(types.ModuleType):
     CATEGORIES = ("parameter", "unknown")
     REASONS = ("no evidence",)
     DRIVER_GROUPS = ("device",)
+    GPU_KINDS = genuine.GPU_KINDS
     TOTAL_METHODS = genuine.TOTAL_METHODS
     TOTAL_WHYS = genuine.TOTAL_WHYS
     TOTAL_CAUSES = genuine.TOTAL_CAUSES

@@ -286,6 +286,22 @@ def test_torchs_pool_is_torchs_where_its_allocator_is_that() -> None:
     assert "stream-ordered pool" not in amounts(books)
 
 
+def test_pools_that_the_program_made_are_others_beside_torchs() -> None:
+    why = "the allocator backend cudaMallocAsync tells nothing to followers"
+    for others in (True, False):  # the device's own pool is others', or torch's
+        run = Run()
+        run.sample()
+        run.wait()
+        run.sample()
+        run.script.events[-1]["stream"] = 48 * MIB
+        fact = {"live": others, "why": "" if others else why}
+        sources = {"driver": {"live": True}, "cuda allocator": fact}
+        books = run.recording(sources=sources).books(0, at="end")
+        pools = 48 * MIB + (32 * MIB if others else 0)
+        assert amounts(books)["stream-ordered pool"] == pools
+        assert sum(row.bytes for row in books.rows) == books.total
+
+
 def test_small_allocations_share_pieces() -> None:
     run = Run()
     run.sample()
@@ -425,3 +441,27 @@ def test_series_is_numpy() -> None:
         column = getattr(found, name)
         assert column.dtype == np.int64
         assert column.shape == (3,)
+
+
+HOSTILE = ["lib\x1b[31mred\n.so", "lib\u202egnp.so", "lib" + "x" * 300 + ".so", "\t"]
+
+
+def test_hostile_names_keep_to_their_lines() -> None:
+    """Whoever names a file must not write to the terminal, nor tear the table."""
+    run = Run()
+    run.segment(2 * MIB)
+    run.sample()
+    for name in HOSTILE:
+        run.take(name, 10 * MIB)
+        run.take(name, 10 * MIB, "host")
+    run.sample()
+    run.block(1000)
+    books = run.recording().books(0, at="end")
+    assert set(HOSTILE) <= amounts(books).keys()  # as they are, for programs
+    assert set(HOSTILE) <= books.to_dict()["growth"].keys()
+    for text in (str(books), str(run.recording().summary(0))):
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert "lib\\x1b[31mred\\n.so" in str(books)
+    assert max(map(len, str(books).splitlines())) < 350
+    sizes = [line for line in str(books).splitlines() if "10.0 MiB" in line]
+    assert len(sizes) >= 2 * len(HOSTILE)

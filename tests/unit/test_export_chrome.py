@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from check_chrome import check_chrome, extent
+from check_chrome import GPU_WORK, check_chrome, extent
 from events import KIND, NAMES, SESSION, random_stream, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from unpack import unpack
 
 import memprof
 from memprof import _core, chrome_trace
-from memprof.recording import CPU, Recording
+from memprof.recording import CPU, NO_INDEX, Recording
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.memprof"))
 SEEDS = range(60)
@@ -423,6 +423,125 @@ def test_what_is_outside_of_memory_is_written_too(tmp_path):
     assert kineto["args"]["Bytes"] == 99
     assert "Addr" not in kineto["args"]
     assert of(trace, "X", name="ProfilerStep#4")
+
+
+KERNEL, COPY, SET = range(3)
+
+
+def launch_of(number, time_ns, op=NO_INDEX, thread=5):
+    return {
+        "kind": KIND["gpu_launch"], "address": number, "time_ns": time_ns, "op": op,
+        "thread": thread, "device": 0,
+    }  # fmt: skip
+
+
+def work_of(number, start, end, name, what=KERNEL, device=0, stream=7, size=0):
+    return {
+        "kind": KIND["gpu_work"], "address": start, "stream": end, "size": size,
+        "time_ns": 9000, "thread": stream, "op": name, "op_instance": number,
+        "device": device, "pool": what,
+    }  # fmt: skip
+
+
+def test_what_ran_on_gpus_has_rows_of_its_own(tmp_path):
+    op = {"thread": 5, "op": 0, "device": CPU}
+    names = ["aten::mm", 'gemm<"\\n>', "Memcpy HtoD (Pinned -> Device)", "Memset"]
+    events = [
+        {"kind": KIND["window_begin"], "address": SESSION, "time_ns": 1000},
+        {"kind": KIND["op_begin"], "time_ns": 2000, **op},
+        launch_of(1, 2000, 0),
+        launch_of(2, 2500, 0),
+        {"kind": KIND["op_end"], "time_ns": 3000, **op},
+        launch_of(3, 3500, thread=6),
+        work_of(2, 4000, 6000, 2, COPY, size=77),
+        work_of(1, 2600, 4000, 1),
+        work_of(1, 3000, 3900, 1),  # a second kernel of a graph, beside the first
+        work_of(3, 4100, 4200, 3, SET, device=2, stream=0, size=5),
+        work_of(99, 100, 200, 1, stream=8),  # launched before the recording
+        {"kind": KIND["gpu_lost"], "address": 1, "size": 3, "time_ns": 9000},
+    ]
+    recording = made(rows(events), names)
+    trace = exported(recording, tmp_path)
+    work = [e for e in of(trace, "X") if e.get("cat") in GPU_WORK]
+    found = {(e["name"], e["pid"], e["ts"], e["dur"]) for e in work}
+    assert {f[0] for f in found} == set(names[1:])
+    assert (names[2], 0, 3.0, 2.0) in found  # from 4000 to 6000; 1000 is the start
+    first, second = (e for e in work if e["args"]["correlation"] == 1)
+    assert first["tid"] == 7
+    assert second["tid"] not in (0, 7)
+    assert first["args"]["op"] == "aten::mm"
+    (copy,) = (e for e in work if e["cat"] == "gpu_memcpy")
+    assert copy["args"]["bytes"] == 77
+    (other,) = (e for e in work if e["cat"] == "gpu_memset")
+    assert other["pid"] == 2
+    flows = of(trace, "s", cat="ac2g")
+    assert len(flows) == len(of(trace, "f", cat="ac2g")) == 4
+    assert len(of(trace, "X", cat="cuda_driver")) == 3
+    assert {e["tid"] for e in flows} == {5, 6}
+    assert recording.info["kernels_lost"] == {"dropped": 3}
+    row = recording.kernels("cuda:2")[0]
+    assert (int(row["bytes"]), int(row["stream"]), recording.op(row["name"])) == (
+        5, 0, "Memset",
+    )  # fmt: skip
+
+
+def test_work_that_no_gpu_can_have_done_is_left_out(tmp_path):
+    """A file may hold anything."""
+    far = 2**63 - 1
+    events = [
+        launch_of(1, 500),
+        work_of(1, 600, 700, 0),
+        work_of(1, 400, 700, 0),  # before its launch: two clocks differ; no arrow
+        work_of(1, 700, 600, 0),
+        work_of(1, 700, far, 0),
+        work_of(1, 600, 700, 0, device=-1),
+        work_of(1, 600, 700, 0, what=9),
+        work_of(2**32 - 1, 600, 700, NO_INDEX, stream=2**32 - 1, size=far),
+        {"kind": KIND["gpu_lost"], "address": 99, "size": far, "time_ns": 900},
+    ]
+    recording = made(rows(events), ["k"])
+    assert len(recording.kernels()) == 3
+    assert recording.info["kernels_lost"] == {}
+    trace = exported(recording, tmp_path)
+    assert len(of(trace, "X", cat="kernel")) == 3
+    assert len(of(trace, "s", cat="ac2g")) == 1
+    recording.save(tmp_path / "odd.memprof")
+    again = memprof.load(tmp_path / "odd.memprof")
+    assert again.kernels().tobytes() == recording.kernels().tobytes()
+
+
+def test_a_gpu_whose_number_is_the_process_is_told_apart(tmp_path):
+    recording = made(rows([launch_of(1, 10), work_of(1, 20, 30, 0, device=1)]), ["k"])
+    trace = exported(recording, tmp_path)  # no info: the process is taken for 1
+    (work,) = of(trace, "X", cat="kernel")
+    assert work["pid"] != trace["traceEvents"][0]["pid"] == 1
+    assert work["args"]["device"] == 1
+
+
+def test_a_merge_leaves_kernels_to_the_other_trace(tmp_path):
+    recording = made(rows([launch_of(1, 10), work_of(1, 20, 30, 0)]), ["k"])
+    other = tmp_path / "other.json"
+    other.write_text('{"baseTimeNanoseconds": 1, "traceEvents": []}')
+    recording.export_chrome_trace(tmp_path / "merged.json", merge=other)
+    assert b'"cat":"kernel"' not in (tmp_path / "merged.json").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_work_nests_and_flows(seed, tmp_path):
+    """Overlapping work of many streams, in any order."""
+    random = np.random.default_rng(seed)
+    events = [launch_of(i, 100 + i, thread=1 + i % 3) for i in range(40)]
+    for _ in range(200):
+        number, what, device = (int(random.integers(n)) for n in (60, 3, 3))
+        start, took = 200 + int(random.integers(4800)), int(random.integers(400))
+        stream = int(random.choice([0, 7, 8, 2**32 - 1]))
+        events.append(work_of(number, start, start + took, 0, what, device, stream))
+    recording = made(rows(events), ["k"])
+    trace = exported(recording, tmp_path)
+    work = [e for e in trace["traceEvents"] if e.get("cat") in GPU_WORK]
+    assert len(work) == 200 == len(recording.kernels())
+    starts = recording.kernels()["start_ns"]
+    assert (starts[1:] >= starts[:-1]).all()
 
 
 def test_steps_that_a_region_cuts_have_a_row_of_their_own(tmp_path):

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from events import NAMES, Script, random_stream, rows
+from events import KIND, NAMES, Script, random_stream, rows
 
+import memprof
 from memprof import _core
 from memprof.recording import Recording
 from memprof.reports.facts import BY, fold
@@ -652,3 +653,19 @@ def test_str_and_repr() -> None:
     summary = recording().summary()
     assert str(summary).startswith("memprof  train.py  cuda:0  NVIDIA H200 139 GiB")
     assert repr(summary) == "<memprof.Summary: peak 260.0 MiB on cuda:0>"
+
+
+def test_hostile_names_keep_to_their_lines() -> None:
+    names = ["aten::\x1b[31mred\nop", "model\u202e.evil\r", "a\x00b"]
+    place = {"device": 0, "thread": 1}
+    events = [
+        {"kind": KIND["alloc"], "address": 512 * (i + 1), "size": 999, "op": i,
+         "module": 1, "time_ns": i, **place}
+        for i in range(3)
+    ]  # fmt: skip
+    recording = Recording(_core.from_events(rows(events), names, None), None)
+    for text in (str(recording.summary()), recording.summary().text(80)):
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert "\\x1b[31mred\\nop" in text
+    same = memprof.compare(recording, recording)
+    assert all(line.isprintable() for line in str(same).split("\n"))

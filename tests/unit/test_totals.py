@@ -107,8 +107,8 @@ def test_the_layout_is_that_of_the_header() -> None:
     assert [name for *_, name in fields] == list(TOTAL_DTYPE.names or ())
     for kind, bits, name in fields:
         assert TOTAL_DTYPE[name] == np.dtype(f"{codes[kind]}{int(bits) // 8}"), name
-    assert TOTAL_DTYPE.itemsize == 88
-    assert len(memoryview(_core.device_total(-1)).cast("B")) == 88
+    assert TOTAL_DTYPE.itemsize == 96
+    assert len(memoryview(_core.device_total(-1)).cast("B")) == 96
 
 
 def test_the_kinds_have_numbers_of_their_own() -> None:

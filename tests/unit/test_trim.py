@@ -286,6 +286,33 @@ def test_bad_arguments_of_the_core():
         _core.cut(object(), 0, 0, None)
 
 
+def test_kernels_go_along_with_their_launches():
+    """They are told of at the end, whenever they ran."""
+    script = Script()
+    for number in range(6):
+        script.write("alloc", device=0, address=4096 * (number + 1), size=100)
+        script.write("gpu_launch", device=0, address=number, op=1)
+    script.write("gpu_launch", device=0, address=1, op=2)  # the numbers went round
+    for number in (5, 0, 2, 1, 3, 99):
+        script.write(
+            "gpu_work", device=0, address=10 + number, stream=20 + number,
+            op_instance=number, op=3,
+        )  # fmt: skip
+    recording = Recording(_core.from_events(rows(script.events), NAMES))
+    assert sorted(recording.kernels()["correlation"].tolist()) == [0, 1, 2, 3, 5, 99]
+    part, places = cutting.cut(recording, (4, 8))  # of numbers 2 and 3
+    rows_ = part.kernels()
+    assert rows_["correlation"].tolist() == [2, 3]
+    assert (rows_["launch_event"] >= 0).all()
+    assert rows_["start_ns"].tolist() == [12, 13]
+    assert len(places) == 4
+    assert int(part._times()[-1]) == int(recording._times()[7])
+    before, _ = cutting.cut(recording, (0, 4))  # of numbers 0 and 1
+    assert before.kernels()["correlation"].tolist() == [0]
+    whole, _ = cutting.cut(recording, (0, len(recording.events())))
+    assert whole.kernels().size == 6
+
+
 def test_what_is_there_stays_unless_forced(tmp_path, capsys):
     out = tmp_path / "out.memprof"
     out.write_bytes(b"mine")

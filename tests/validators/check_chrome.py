@@ -46,6 +46,7 @@ def check_chrome(data: bytes, merged: bool = False) -> list[str]:
     broken = check_events(events[:-1])
     if broken:
         return wrong + broken
+    wrong += check_gpu(events)
     return wrong + check_memory(trace, events) + check_needs(events)
 
 
@@ -204,6 +205,50 @@ def check_flows(
     for pair in found.values():
         if [event["ph"] for event in pair] != ["s", "f"]:
             wrong.append(f"not one start and one finish: {pair}")
+    return wrong
+
+
+GPU_WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
+
+
+def check_gpu(events: list[dict[str, Any]]) -> list[str]:
+    """Check what ran on GPUs: where, what of, and that flows lead there."""
+    wrong = []
+    labels = {
+        e["pid"]: e["args"]["labels"]
+        for e in events
+        if e["ph"] == "M" and e["name"] == "process_labels"
+    }
+    work: dict[Any, list[Any]] = defaultdict(list)
+    launches: dict[Any, set[Any]] = defaultdict(set)
+    for event in events:
+        args = event.get("args", {})
+        if event["ph"] != "X":
+            continue
+        if event["cat"] == "cuda_driver":
+            at = event["pid"], event["tid"], event["ts"]
+            launches[at].add(args.get("correlation"))
+        if event["cat"] not in GPU_WORK:
+            continue
+        if not all(is_int(args.get(n)) for n in ("device", "stream", "correlation")):
+            wrong.append(f"what a piece of GPU work says: {event}")
+            continue
+        if labels.get(event["pid"]) != f"GPU {args['device']}":
+            wrong.append(f"on the row of another GPU: {event}")
+        if (event["cat"] == "kernel") == ("bytes" in args):
+            wrong.append(f"bytes are of copies and sets: {event}")
+        at = event["pid"], event["tid"], event["ts"]
+        work[at].append(args["correlation"])
+    starts = {e["id"]: e for e in events if e["ph"] == "s" and e.get("cat") == "ac2g"}
+    for event in events:
+        if event["ph"] == "f" and event.get("cat") == "ac2g":
+            start = starts[event["id"]]
+            into = work[event["pid"], event["tid"], event["ts"]]
+            out_of = launches[start["pid"], start["tid"], start["ts"]]
+            if not out_of & set(into):
+                wrong.append(f"leads from {sorted(out_of)} to {into}: {event}")
+            if event["ts"] < start["ts"]:
+                wrong.append(f"leads back in time: {event}")
     return wrong
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sources
 from check_pftrace import BEGIN, END, INSTANT, Track, check_pftrace, read
+from events import KIND, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -299,6 +300,42 @@ def test_hostile_names_come_through_whole(tmp_path) -> None:
     for name in sources.HOSTILE[:8]:
         assert name in names, "an op of that name"
         assert any(f"{name} (" in text for text in names), "a function of that name"
+
+
+def test_kernels_have_a_track_for_each_stream(tmp_path) -> None:
+    def work(start, end, name, stream=7, device=0, number=1):
+        return {
+            "kind": KIND["gpu_work"], "address": start, "stream": end, "op": name,
+            "thread": stream, "op_instance": number, "device": device, "size": 5,
+            "time_ns": 900,
+        }  # fmt: skip
+
+    names = ["aten::mm", 'gemm<"\n\x1b>', "relu"]
+    launch = {"kind": KIND["gpu_launch"], "address": 1, "op": 0, "time_ns": 10}
+    events = [
+        launch,
+        work(20, 40, 1),
+        work(30, 60, 2),  # beside the first
+        work(40, 50, 1),
+        work(20, 90, 2, stream=8, number=2),
+        work(5, 6, 2, device=1, number=2),
+    ]
+    recording = Recording(_core.from_events(rows(events), names, None), None)
+    tracks = trace(recording, tmp_path)
+    first = of_device(tracks, "cuda:0 kernels")
+    assert list(first) == ["stream 7", "stream 8"]
+    drawn = [
+        sorted((b["time"], end, b["name"]) for b, end in slices(track))
+        for track in first["stream 7"]
+    ]
+    gemm = names[1]
+    assert drawn == [[(20, 40, gemm), (40, 50, gemm)], [(30, 60, "relu")]]
+    (begin, _), *_ = slices(first["stream 7"][0])
+    assert begin["args"]["op"] == "aten::mm"
+    assert begin["args"]["kind"] == "kernel"
+    assert len(of_device(tracks, "cuda:1 kernels")["stream 7"]) == 1
+    without = trace(sources.synthetic(3), tmp_path).values()
+    assert not any("kernels" in track.name for track in without)
 
 
 def test_an_empty_recording_and_an_unknown_device(tmp_path) -> None:
