@@ -198,14 +198,18 @@ static const char *const words[] = {
 
 typedef struct {
     uint8_t *bytes;
-    size_t length;
+    size_t length, room;
 } program_t;
 
 static void
 emit(program_t *program, const void *bytes, size_t length)
 {
-    program->bytes = realloc(program->bytes, program->length + length + 1);
-    require(program->bytes != NULL);
+    if (program->length + length > program->room) {
+        /* Seldom: sanitizers make of each of these a new block. */
+        program->room = 2 * program->room + length + 256;
+        program->bytes = realloc(program->bytes, program->room);
+        require(program->bytes != NULL);
+    }
     memcpy(program->bytes + program->length, bytes, length);
     program->length += length;
 }
@@ -249,7 +253,7 @@ emit_entry(program_t *program, const uint8_t *at)
 static void
 read_as_program(const uint8_t *bytes, size_t length)
 {
-    program_t program = {NULL, 0};
+    program_t program = {NULL, 0, 0};
     emit(&program, "\x80\4}(", 4);
     const uint8_t *at = bytes, *end = bytes + length;
     for (; end - at >= 5; at += 5) {
@@ -279,7 +283,7 @@ read_as_program(const uint8_t *bytes, size_t length)
 static void
 read_as_trace(const uint8_t *bytes, size_t length)
 {
-    program_t program = {NULL, 0};
+    program_t program = {NULL, 0, 0};
     emit(&program, "\x80\4}(", 4);
     emit_text(&program, "device_traces");
     emit(&program, "](](", 4);
@@ -310,7 +314,7 @@ main(int argc, char **argv)
             perror(argv[i]);
             return 1;
         }
-        program_t input = {NULL, 0};
+        program_t input = {NULL, 0, 0};
         uint8_t chunk[4096];
         size_t got;
         while ((got = fread(chunk, 1, sizeof(chunk), file)) != 0) {
