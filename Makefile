@@ -262,12 +262,22 @@ tsan:
 FUZZ ?= recording snapshot json
 FUZZ_SECONDS ?= 60
 
-build/fuzz/%: tests/fuzz/fuzz_%.c $(PLAIN_SOURCES) $(wildcard csrc/*.h)
+FUZZ_FLAGS = $(CUDA_FLAGS) -std=c11 -D_GNU_SOURCE -Icsrc -g -O1 -MMD -MP \
+             -fno-sanitize-recover=undefined
+FUZZ_OBJECTS := $(PLAIN_SOURCES:%.c=build/c/fuzz/%.o)
+
+build/c/fuzz/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	@echo "building $@"
-	@clang $(CUDA_FLAGS) -std=c11 -D_GNU_SOURCE -Icsrc -g -O1 \
-	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-	    $< $(PLAIN_SOURCES) $(C_LIBS) -o $@
+	@clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+
+build/c/fuzz/libplain.a: $(FUZZ_OBJECTS)
+	@rm -f $@; ar rcs $@ $^
+
+build/fuzz/%: tests/fuzz/fuzz_%.c build/c/fuzz/libplain.a
+	@mkdir -p $(@D)
+	@clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(C_LIBS) -o $@
+
+-include $(FUZZ_OBJECTS:.o=.d)
 
 # Seeds: what is there, the small ones; what is found comes beside them.
 fuzz: $(FUZZ:%=build/fuzz/%)

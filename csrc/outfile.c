@@ -50,9 +50,9 @@ char *
 mp_outfile_beside(const char *path)
 {
     char suffix[48];
-    int suffix_length = snprintf(suffix, sizeof(suffix), ".tmp%ld.%lu",
-                                 (long)getpid(),
-                                 (unsigned long)atomic_fetch_add(&made, 1));
+    int suffix_length =
+        snprintf(suffix, sizeof(suffix), ".tmp%ld.%lu", (long)getpid(),
+                 (unsigned long)atomic_fetch_add(&made, 1));
     const char *slash = strrchr(path, '/');
     size_t folder = slash != NULL ? (size_t)(slash - path) + 1 : 0;
     size_t name = strlen(path) - folder;
