@@ -158,14 +158,43 @@ class _Device:
             if values.any()
         ]
         for name, values in shown:
-            track = self._track(name, pftrace.BYTES)
-            changed = np.ones(len(values), np.bool_)
-            changed[1:] = values[1:] != values[:-1]
-            self._document.samples(
-                track,
-                np.append(times[changed], max(end, int(times[-1]))),
-                np.append(values[changed], values[-1]),
-            )
+            self._counter(name, times, values, end)
+        for name, at, values in self._beside(totals):
+            self._counter(name, self._times(at), values, end)
+
+    def _counter(self, name: str, times: Ints, values: Ints, end: int) -> None:
+        """Add one; what does not change is told once, the last until END."""
+        track = self._track(name, pftrace.BYTES)
+        changed = np.ones(len(values), np.bool_)
+        changed[1:] = values[1:] != values[:-1]
+        self._document.samples(
+            track,
+            np.append(times[changed], max(end, int(times[-1]))),
+            np.append(values[changed], values[-1]),
+        )
+
+    def _beside(self, totals: Samples) -> list[tuple[str, Ints, Ints]]:
+        """Return counters that no tracker counts: names, events, bytes.
+
+        What the driver said now and then, what of that is not torch's, and how
+        large a stretch torch could give away without asking the driver.
+        """
+        recording, number = self._recording, self._number
+        rows = recording._total_rows()
+        rows = rows[rows["device"] == number]
+        found = []
+        used = rows[rows["device_used_bytes"] >= 0]
+        found.append(("device used", used["event"], used["device_used_bytes"]))
+        if number != CPU:  # what torch has there may never have been touched
+            own = rows[rows["process_bytes"] >= 0]
+            reserved = _values(totals, own["event"])[TOTALS.index("reserved")]
+            rest = np.maximum(own["process_bytes"] - reserved, 0)
+            found.append(("outside torch", own["event"], rest))
+            most = 2**62 if self._full else 4 * BUCKETS
+            free = _core.free_blocks(recording._core, number, most)
+            pairs = np.frombuffer(free, np.int64).reshape(-1, 2)
+            found.append(("largest free block", pairs[:, 0], pairs[:, 1]))
+        return [(name, at, values) for name, at, values in found if len(at)]
 
     def _sampled_events(self, samples: list[Samples]) -> Ints:
         """Return the events at which all counters are sampled.
