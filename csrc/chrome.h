@@ -11,6 +11,7 @@
 #include "slices.h"
 
 #define MP_CHROME_ROW_COUNTERS 1 /* they belong to no row, but have one */
+#define MP_CHROME_ROW_FINDINGS 3
 
 typedef struct {
     const mp_export_t *source;
@@ -70,8 +71,8 @@ mp_status_t mp_chrome_device(mp_chrome_t *chrome, int16_t device,
                              const mp_levels_t *levels, uint8_t *written,
                              size_t max_slices);
 
-/* chrome_sampled.c: the counters of DEVICE that no tracker counts, in the
- * process PID. */
+/* chrome_sampled.c: the counters of DEVICE that no tracker counts, and when
+ * memory was given back to the driver; in the process PID. */
 mp_status_t mp_chrome_sampled(mp_chrome_t *chrome, int16_t device,
                               int64_t pid);
 

@@ -11,7 +11,7 @@
 enum {
     ROW_STEPS = MP_CHROME_ROW_COUNTERS,
     ROW_PHASES = 2,
-    ROW_FINDINGS = 3,
+    ROW_FINDINGS = MP_CHROME_ROW_FINDINGS,
     ROW_LARGEST = 4,
     ROW_THREADS = 100, /* and so many more as there are threads */
     LARGEST = 200,

@@ -1,13 +1,16 @@
 /* chrome_sampled.c - the counters of a Chrome trace that no tracker counts.
  *
  * What the driver said now and then, what of that is not torch's, and how
- * large a stretch torch could give away without asking the driver. */
+ * large a stretch torch could give away without asking the driver; and when
+ * it gave memory back. */
 #include "chrome.h"
+#include "cut.h"
 #include "free_blocks.h"
 #include "mem.h"
 #include "totals.h"
 
 #define MOST_SAMPLES 20000
+#define MOST_GIVEN 1000
 
 /* Of a series that is drawn as steps; the last value once more at the end. */
 typedef struct {
@@ -79,8 +82,8 @@ write_totals(mp_chrome_t *chrome, int16_t device, int64_t pid)
     const mp_export_t *source = chrome->source;
     mp_total_t *rows;
     size_t count;
-    mp_status_t status = mp_totals_build(source->events, source->event_count,
-                                         &rows, &count);
+    mp_status_t status =
+        mp_totals_build(source->events, source->event_count, &rows, &count);
     if (status != MP_OK) {
         return status;
     }
@@ -136,12 +139,75 @@ write_free(mp_chrome_t *chrome, int16_t device, int64_t pid)
     return status;
 }
 
+/* Segments freed one after the other: torch.cuda.empty_cache(), a retry
+ * before an allocation fails, or torch's own collection.  torch does not tell
+ * which. */
+typedef struct {
+    size_t event; /* the last */
+    uint64_t bytes;
+    uint64_t segments;
+} given_t;
+
+/* The next at or behind *I; false: there is none. */
+static bool
+next_given(const mp_export_t *source, int16_t device, size_t *i,
+           given_t *given)
+{
+    *given = (given_t){0};
+    for (; *i < source->event_count; (*i)++) {
+        const mp_event_t *event = &source->events[*i];
+        if (event->device != device || !mp_event_is_memory(event->kind)) {
+            continue;
+        }
+        if (event->kind == MP_EVENT_SEGMENT_FREE ||
+            event->kind == MP_EVENT_SEGMENT_UNMAP) {
+            given->event = *i;
+            given->bytes += event->size;
+            given->segments++;
+        }
+        else if (given->segments != 0) {
+            return true;
+        }
+    }
+    return given->segments != 0;
+}
+
+static mp_status_t
+write_given(mp_chrome_t *chrome, int16_t device, int64_t pid)
+{
+    const mp_export_t *source = chrome->source;
+    mp_cut_t cut = {0};
+    given_t given;
+    for (size_t i = 0; next_given(source, device, &i, &given);) {
+        mp_cut_count(&cut, given.bytes);
+    }
+    mp_cut_decide(&cut, MOST_GIVEN);
+    for (size_t i = 0; next_given(source, device, &i, &given);) {
+        if (!mp_cut_keeps(&cut, given.bytes)) {
+            continue;
+        }
+        mp_chrome_begin(chrome, 'i', "memprof.given_back", pid,
+                        MP_CHROME_ROW_FINDINGS,
+                        mp_chrome_time(chrome, (int64_t)given.event));
+        mp_chrome_name(chrome, "given back to the driver");
+        mp_outfile_text(chrome->file, ",\"s\":\"g\"");
+        mp_chrome_args(chrome);
+        mp_chrome_uint(chrome, true, "bytes", given.bytes);
+        mp_chrome_uint(chrome, false, "segments", given.segments);
+        mp_chrome_args_end(chrome);
+    }
+    return mp_chrome_status(chrome);
+}
+
 mp_status_t
 mp_chrome_sampled(mp_chrome_t *chrome, int16_t device, int64_t pid)
 {
     mp_status_t status = write_totals(chrome, device, pid);
     if (status == MP_OK && device != MP_DEVICE_CPU) {
         status = write_free(chrome, device, pid);
+    }
+    if (status == MP_OK) {
+        status = write_given(chrome, device, pid);
     }
     return status;
 }

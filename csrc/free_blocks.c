@@ -17,9 +17,9 @@
 
 typedef struct {
     uint64_t block_end; /* of the block that begins here; 0: none does */
-    uint16_t begins;    /* segments */
-    uint16_t ends;
-    int16_t edge; /* of mapped pages: 1 they begin, -1 they end, 0 neither */
+    uint32_t begins;    /* segments */
+    uint32_t ends;
+    int32_t edge; /* of mapped pages: 1 they begin, -1 they end, 0 neither */
 } place_t;
 
 typedef struct {
@@ -109,6 +109,7 @@ set_gap(reader_t *reader, size_t place, uint64_t gap)
 {
     uint64_t *tree = reader->tree;
     size_t i = reader->width + place;
+    gap = gap < INT64_MAX ? gap : INT64_MAX; /* of damaged files */
     for (tree[i] = gap; i > 1; i /= 2) {
         uint64_t larger = tree[i] > tree[i ^ 1] ? tree[i] : tree[i ^ 1];
         if (tree[i / 2] == larger) {
@@ -131,8 +132,8 @@ find_gap(reader_t *reader, size_t place)
 {
     const place_t *here = &reader->places[place];
     size_t next = next_live(reader, place);
-    uint64_t from = here->block_end != 0 ? here->block_end
-                                         : reader->addresses[place];
+    uint64_t from =
+        here->block_end != 0 ? here->block_end : reader->addresses[place];
     uint64_t to = next != NONE ? reader->addresses[next] : 0;
     set_gap(reader, place, is_inside(here) && to > from ? to - from : 0);
 }
@@ -224,8 +225,8 @@ change_segment(reader_t *reader, const mp_event_t *event, bool comes)
     size_t last = place_of(reader, event->addr + event->size);
     place_t *from = &reader->places[first], *to = &reader->places[last];
     if (mapped) {
-        from->edge = (int16_t)(from->edge + (comes ? 1 : -1));
-        to->edge = (int16_t)(to->edge - (comes ? 1 : -1));
+        from->edge += comes ? 1 : -1;
+        to->edge -= comes ? 1 : -1;
     }
     else if (comes) {
         from->begins++;
@@ -240,8 +241,8 @@ change_segment(reader_t *reader, const mp_event_t *event, bool comes)
      * it begins and ends now cannot be told from its neighbours. */
     reader->odd |= (from->begins != 0 && from->edge < 0) ||
                    (to->ends != 0 && to->edge > 0);
-    reader->odd |= from->edge > 1 || from->edge < -1 || to->edge > 1 ||
-                   to->edge < -1;
+    reader->odd |=
+        from->edge > 1 || from->edge < -1 || to->edge > 1 || to->edge < -1;
     update(reader, first);
     update(reader, last);
     if (!comes) { /* then nothing may lie in it */

@@ -9,6 +9,7 @@
  *     or with a plain compiler and -DMP_FUZZ_MAIN: runs the files given */
 #include "category.h"
 #include "export_snapshot.h"
+#include "free_blocks.h"
 #include "import_snapshot.h"
 #include "mem.h"
 #include "tracker.h"
@@ -64,6 +65,18 @@ exported(const mp_recording_data_t *data, size_t *length)
     char path[64];
     (void)snprintf(path, sizeof(path), "/dev/shm/fuzz_snapshot.%ld",
                    (long)getpid());
+    for (int16_t device = MP_DEVICE_CPU; device < 2; device++) {
+        mp_free_level_t *levels;
+        size_t samples;
+        require(mp_free_blocks_build(&source, device, 8, &levels, &samples) ==
+                MP_OK);
+        for (size_t i = 0; i < samples; i++) {
+            require(levels[i].bytes >= 0);
+            require(levels[i].event < (int64_t)data->count);
+            require(i == 0 || levels[i].event > levels[i - 1].event);
+        }
+        mp_free(levels);
+    }
     uint64_t written = 0;
     int saved_errno;
     mp_status_t status =
