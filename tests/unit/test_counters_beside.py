@@ -1,4 +1,4 @@
-"""Counters in traces that no tracker counts: the driver's, and the largest free block."""
+"""Counters in traces beside the tracker's: the driver's, the largest free block."""
 
 from __future__ import annotations
 
