@@ -267,7 +267,7 @@ def write_csv(recording: Recording, path: Path, name: str | None) -> None:
         _write_table(recording, path, name or "allocations")
         return
     if os.path.exists(where) and not os.path.isdir(where):
-        raise NotADirectoryError(
+        raise FileExistsError(
             f"{where!r} is no folder: tables go into one, a single table to *.csv"
         )
     os.makedirs(where, exist_ok=True)

@@ -217,7 +217,7 @@ def test_paths_that_are_none_say_what_to_do(recording, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"expanduser.*~/a\.memprof"):
         memprof.load("~/a.memprof")
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match=r"file' is no folder: .*\*\.csv"):
+    with pytest.raises(FileExistsError, match=r"file' is no folder: .*\*\.csv"):
         recording.export_csv("file")
     recording.export_csv(b"bytes.csv")
     assert sorted(os.listdir()) == ["bytes.csv", "file"]
