@@ -34,6 +34,7 @@ help:
 	@echo "make browser-tools  what the tests of the report need, chromium aside"
 	@echo "make asan           C tests under AddressSanitizer and UBSan, leaks included"
 	@echo "make tsan           C tests under ThreadSanitizer"
+	@echo "make fuzz           the readers under libFuzzer, a minute each"
 	@echo "make core-test      core and torch-free tests for PYTHON=python3.12, say"
 	@echo "make core-test-all  the same for Python $(CORE_PYTHONS), as found"
 	@echo "make consumers      tests with the tools that read our exports"
@@ -255,6 +256,39 @@ tsan:
 	@run=; setarch -R true 2>/dev/null && run="setarch -R"; \
 	 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
 	 $$run build/c/tsan/mp_tests $(ARGS)
+
+# ---- fuzzing: clang's libFuzzer over the readers ----------------------------
+
+FUZZ ?= recording snapshot json
+FUZZ_SECONDS ?= 60
+
+FUZZ_FLAGS = $(CUDA_FLAGS) -std=c11 -D_GNU_SOURCE -Icsrc -g -O1 -MMD -MP \
+             -fno-sanitize-recover=undefined
+FUZZ_OBJECTS := $(PLAIN_SOURCES:%.c=build/c/fuzz/%.o)
+
+build/c/fuzz/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+
+build/c/fuzz/libplain.a: $(FUZZ_OBJECTS)
+	@rm -f $@; ar rcs $@ $^
+
+build/fuzz/%: tests/fuzz/fuzz_%.c build/c/fuzz/libplain.a
+	@mkdir -p $(@D)
+	@clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(C_LIBS) -o $@
+
+-include $(FUZZ_OBJECTS:.o=.d)
+
+# Seeds: what is there, the small ones; what is found comes beside them.
+fuzz: $(FUZZ:%=build/fuzz/%)
+	@for name in $(FUZZ); do \
+	    corpus=build/fuzz/corpus-$$name; \
+	    mkdir -p $$corpus; \
+	    if [ $$name = recording ]; then cp tests/golden/*.memprof $$corpus/; fi; \
+	    ASAN_OPTIONS=quarantine_size_mb=16 build/fuzz/$$name -max_len=4096 \
+	        -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+	        -artifact_prefix=build/fuzz/$$name. $$corpus || exit 1; \
+	done
 
 # ---- lint -----------------------------------------------------------------
 

@@ -145,6 +145,17 @@ mp_chrome_metadata_text(mp_chrome_t *chrome, int64_t pid, uint64_t tid,
     mp_chrome_args_end(chrome);
 }
 
+void
+mp_chrome_counter(mp_chrome_t *chrome, int64_t pid, const char *name,
+                  int64_t time_ns, int64_t bytes)
+{
+    mp_chrome_begin(chrome, 'C', NULL, pid, MP_CHROME_ROW_COUNTERS, time_ns);
+    mp_chrome_name(chrome, name);
+    mp_chrome_args(chrome);
+    mp_chrome_int(chrome, true, "bytes", bytes);
+    mp_chrome_args_end(chrome);
+}
+
 int64_t
 mp_chrome_time(const mp_chrome_t *chrome, int64_t event)
 {

@@ -1,14 +1,17 @@
-/* chrome.h - the words of the Chrome trace format, for its two writers.
+/* chrome.h - the words of the Chrome trace format, for its writers.
  *
  * An event is begun, gets what belongs to its kind, and is ended.  Between
- * export_chrome.c (the file, the host's rows) and chrome_device.c (the rows
- * of a device's memory). */
+ * export_chrome.c (the file, the host's rows), chrome_device.c (the rows of a
+ * device's memory) and chrome_sampled.c (counters beside them). */
 #ifndef MP_CHROME_H
 #define MP_CHROME_H
 
 #include "export_chrome.h"
 #include "json.h"
 #include "slices.h"
+
+#define MP_CHROME_ROW_COUNTERS 1 /* they belong to no row, but have one */
+#define MP_CHROME_ROW_FINDINGS 3
 
 typedef struct {
     const mp_export_t *source;
@@ -51,6 +54,10 @@ void mp_chrome_metadata_text(mp_chrome_t *chrome, int64_t pid, uint64_t tid,
                              const char *name, const char *key,
                              const char *value);
 
+/* A sample of a counter with the one argument `bytes`. */
+void mp_chrome_counter(mp_chrome_t *chrome, int64_t pid, const char *name,
+                       int64_t time_ns, int64_t bytes);
+
 /* Time of an event; -1: of the start. */
 int64_t mp_chrome_time(const mp_chrome_t *chrome, int64_t event);
 
@@ -66,5 +73,10 @@ mp_status_t mp_chrome_device(mp_chrome_t *chrome, int16_t device,
                              const mp_slices_t *slices,
                              const mp_levels_t *levels, uint8_t *written,
                              size_t max_slices);
+
+/* chrome_sampled.c: the counters of DEVICE that no tracker counts, and when
+ * memory was given back to the driver; in the process PID. */
+mp_status_t mp_chrome_sampled(mp_chrome_t *chrome, int16_t device,
+                              int64_t pid);
 
 #endif

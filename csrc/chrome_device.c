@@ -9,9 +9,9 @@
 #include <stdio.h>
 
 enum {
-    ROW_STEPS = 1,
+    ROW_STEPS = MP_CHROME_ROW_COUNTERS,
     ROW_PHASES = 2,
-    ROW_FINDINGS = 3,
+    ROW_FINDINGS = MP_CHROME_ROW_FINDINGS,
     ROW_LARGEST = 4,
     ROW_THREADS = 100, /* and so many more as there are threads */
     LARGEST = 200,
@@ -87,12 +87,7 @@ static void
 write_counter(const writer_t *writer, const char *name, int64_t time_ns,
               int64_t bytes)
 {
-    mp_chrome_t *chrome = writer->chrome;
-    mp_chrome_begin(chrome, 'C', NULL, writer->pid, ROW_STEPS, time_ns);
-    mp_chrome_name(chrome, name);
-    mp_chrome_args(chrome);
-    mp_chrome_int(chrome, true, "bytes", bytes);
-    mp_chrome_args_end(chrome);
+    mp_chrome_counter(writer->chrome, writer->pid, name, time_ns, bytes);
 }
 
 static const char *const category_names[] = {
@@ -526,6 +521,9 @@ mp_chrome_device(mp_chrome_t *chrome, int16_t device,
     };
     write_names(&writer);
     mp_status_t status = write_counters(&writer);
+    if (status == MP_OK) {
+        status = mp_chrome_sampled(chrome, device, writer.pid);
+    }
     if (status == MP_OK) {
         status = write_spans(&writer);
     }

@@ -3,6 +3,7 @@
  * Arguments in, one exporter called without the GIL, its status out. */
 #include "export_chrome.h"
 #include "export_timeline.h"
+#include "free_blocks.h"
 #include "json_scan.h"
 #include "mem.h"
 #include "state.h"
@@ -168,6 +169,35 @@ export_chrome(PyObject *module, PyObject *args, PyObject *kwargs)
 }
 
 static PyObject *
+free_blocks(PyObject *module, PyObject *args)
+{
+    mp_module_state_t *state = mp_state_of(module);
+    PyObject *recording, *device_object;
+    Py_ssize_t most;
+    int16_t device;
+    mp_export_t source;
+    if (!PyArg_ParseTuple(args, "OOn:free_blocks", &recording, &device_object,
+                          &most) ||
+        !mp_recording_source(state, recording, &source) ||
+        !mp_device_number(device_object, &device)) {
+        return NULL;
+    }
+    mp_free_level_t *levels;
+    size_t count;
+    mp_status_t status;
+    Py_BEGIN_ALLOW_THREADS status = mp_free_blocks_build(
+        &source, device, (size_t)(most > 0 ? most : 1), &levels, &count);
+    Py_END_ALLOW_THREADS if (status != MP_OK)
+    {
+        return mp_raise(state, status, "looking for free blocks", 0, NULL);
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(
+        (const char *)levels, (Py_ssize_t)(count * sizeof(*levels)));
+    mp_free(levels);
+    return bytes;
+}
+
+static PyObject *
 trace_place(PyObject *module, PyObject *argument)
 {
     (void)module;
@@ -196,6 +226,7 @@ PyMethodDef mp_export_methods[] = {
     {"export_timeline", export_timeline, METH_VARARGS, NULL},
     {"export_chrome", (PyCFunction)(void (*)(void))export_chrome,
      METH_VARARGS | METH_KEYWORDS, NULL},
+    {"free_blocks", free_blocks, METH_VARARGS, NULL},
     {"trace_place", trace_place, METH_O, NULL},
     {0},
 };

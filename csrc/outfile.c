@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -45,6 +46,26 @@ release(mp_outfile_t *file)
     mp_free(file);
 }
 
+char *
+mp_outfile_beside(const char *path)
+{
+    char suffix[48];
+    int suffix_length =
+        snprintf(suffix, sizeof(suffix), ".tmp%ld.%lu", (long)getpid(),
+                 (unsigned long)atomic_fetch_add(&made, 1));
+    const char *slash = strrchr(path, '/');
+    size_t folder = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+    size_t name = strlen(path) - folder;
+    size_t most = NAME_MAX - (size_t)suffix_length;
+    size_t kept = folder + (name < most ? name : most);
+    char *beside = mp_calloc(1, kept + (size_t)suffix_length + 1);
+    if (beside != NULL) {
+        memcpy(beside, path, kept);
+        memcpy(beside + kept, suffix, (size_t)suffix_length);
+    }
+    return beside;
+}
+
 /* All that needs memory, and nothing of the file. */
 static mp_outfile_t *
 outfile_new(const char *path)
@@ -54,19 +75,16 @@ outfile_new(const char *path)
         return NULL;
     }
     size_t length = strlen(path);
-    size_t room = length + 40;
     file->buffer = mp_calloc(1, BUFFER_BYTES);
     struct mp_outfile_state *state = mp_calloc(1, sizeof(*state));
     file->state = state;
     if (file->buffer == NULL || state == NULL ||
         (state->path = mp_calloc(1, length + 1)) == NULL ||
-        (state->temporary = mp_calloc(1, room)) == NULL) {
+        (state->temporary = mp_outfile_beside(path)) == NULL) {
         release(file);
         return NULL;
     }
     memcpy(state->path, path, length);
-    (void)snprintf(state->temporary, room, "%s.tmp%ld.%lu", path,
-                   (long)getpid(), (unsigned long)atomic_fetch_add(&made, 1));
     file->at = file->buffer;
     file->end = file->buffer + BUFFER_BYTES;
     return file;

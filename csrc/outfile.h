@@ -25,6 +25,11 @@ typedef struct mp_outfile {
     struct mp_outfile_state *state;
 } mp_outfile_t;
 
+/* The name of a file beside PATH, like no other of this machine's processes
+ * and as long as a name may be; the caller frees it with mp_free.  NULL: no
+ * memory. */
+char *mp_outfile_beside(const char *path);
+
 /* MP_ERR_IO: *SAVED_ERRNO says why.  MP_ERR_NOMEM.  No file is left. */
 mp_status_t mp_outfile_open(const char *path, bool gzip, mp_outfile_t **out,
                             int *saved_errno);

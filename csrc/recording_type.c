@@ -3,6 +3,7 @@
 #include "hook.h"
 #include "mem.h"
 #include "op_table.h"
+#include "outfile.h"
 #include "recording.h"
 #include "stack_paths.h"
 #include "state.h"
@@ -583,25 +584,24 @@ recording_save(PyObject *self, PyObject *args)
     }
     const char *info = PyUnicode_AsUTF8AndSize(told, &info_length);
     PyObject *bytes = mp_path_bytes(path);
-    PyObject *temporary =
-        bytes == NULL
-            ? NULL
-            : PyBytes_FromFormat("%s.tmp%ld", PyBytes_AS_STRING(bytes),
-                                 (long)getpid());
-    if (info == NULL || temporary == NULL) {
+    if (info == NULL || bytes == NULL) {
         Py_XDECREF(bytes);
         return NULL;
     }
-    PyObject *pinned = Py_NewRef(told);
     const char *to = PyBytes_AS_STRING(bytes);
-    const char *by = PyBytes_AS_STRING(temporary);
+    char *by = mp_outfile_beside(to);
+    if (by == NULL) {
+        Py_DECREF(bytes);
+        return PyErr_NoMemory();
+    }
+    PyObject *pinned = Py_NewRef(told);
     int saved_errno = 0;
     mp_status_t status;
     Py_BEGIN_ALLOW_THREADS status =
         save_to(recording, to, by, info, (size_t)info_length, &saved_errno);
     Py_END_ALLOW_THREADS Py_DECREF(pinned);
     Py_DECREF(bytes);
-    Py_DECREF(temporary);
+    mp_free(by);
     if (status != MP_OK) {
         return mp_raise(mp_state_of_type(Py_TYPE(self)), status,
                         "saving the recording", saved_errno, path);

@@ -210,6 +210,7 @@ place_slot(const mp_snapshot_writer_t *writer,
 {
     uint64_t hash = place->op * UINT64_C(0x9E3779B97F4A7C15);
     hash = (hash ^ place->module) * UINT64_C(0xBF58476D1CE4E5B9);
+    hash = (hash ^ place->region) * UINT64_C(0xD6E8FEB86659FD93);
     hash = (hash ^ (uint32_t)place->step) * UINT64_C(0x94D049BB133111EB);
     hash = (hash ^ place->phase ^ (unsigned)place->category << 8) *
            UINT64_C(0x9E3779B97F4A7C15);
@@ -218,7 +219,8 @@ place_slot(const mp_snapshot_writer_t *writer,
         const mp_snapshot_place_t *there = &writer->place_slots[slot];
         if (there->number == MP_NO_INDEX ||
             (there->op == place->op && there->module == place->module &&
-             there->step == place->step && there->phase == place->phase &&
+             there->region == place->region && there->step == place->step &&
+             there->phase == place->phase &&
              there->category == place->category)) {
             return slot;
         }
@@ -258,6 +260,7 @@ put_metadata(mp_snapshot_writer_t *writer, const mp_allocation_t *life)
     mp_snapshot_place_t place = {
         .op = life->op,
         .module = life->module,
+        .region = life->region,
         .step = life->born_step,
         .phase = life->phase < MP_SNAPSHOT_PHASES ? life->phase : 0,
         .category = life->category < MP_CATEGORY_COUNT ? life->category
@@ -283,6 +286,10 @@ put_metadata(mp_snapshot_writer_t *writer, const mp_allocation_t *life)
     if (place.op != MP_NO_INDEX) {
         mp_snapshot_put_key(writer, &dict, MP_WORD_OP);
         mp_snapshot_put_string(writer, place.op);
+    }
+    if (place.region != MP_NO_INDEX) {
+        mp_snapshot_put_key(writer, &dict, MP_WORD_REGION);
+        mp_snapshot_put_string(writer, place.region);
     }
     if (place.step >= 0) {
         mp_snapshot_put_int(writer, &dict, MP_WORD_STEP, (uint64_t)place.step);

@@ -32,6 +32,7 @@
     X(NAME, "name")                                                           \
     X(MODULE, "module")                                                       \
     X(OP, "op")                                                               \
+    X(REGION, "region")                                                       \
     X(STEP, "step")                                                           \
     X(PHASE, "phase")                                                         \
     X(DEVICE, "device")                                                       \

@@ -14,7 +14,7 @@
 
 /* What allocations in one place have in common. */
 typedef struct {
-    uint32_t op, module;
+    uint32_t op, module, region;
     int32_t step;
     uint8_t phase, category;
     uint32_t number; /* in the pickle; MP_NO_INDEX: a free slot */

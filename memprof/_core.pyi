@@ -409,6 +409,11 @@ def export_chrome(
     ``[memory]`` instants left out.  ``OSError``; ``Error`` naming the budget:
     the file would be larger than ``max_bytes`` (0: any size)."""
 
+def free_blocks(recording: Recording, device: int, most: int) -> bytes:
+    """The largest stretch that torch could give away without asking the driver:
+    int64 pairs of an event (-1: the start), after which it holds, and bytes; about
+    ``most``, extremes kept.  Empty: not known, segments do not add up."""
+
 def trace_place(text: Buffer) -> tuple[int, bool, bool, int, bool]:
     """Where events may be added to a Chrome trace: offset, whether a comma goes
     before and after them, baseTimeNanoseconds, whether it has ``[memory]``

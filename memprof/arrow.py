@@ -94,10 +94,11 @@ def write_parquet(recording: Recording, path: Path, name: str) -> None:
     texts = [
         field.name for field in content.schema if hasattr(field.type, "value_type")
     ]
-    with output.replacing(path) as temporary:
+    # A file that we open: what fails names it as the user does.
+    with output.replacing(path) as temporary, open(temporary, "wb") as file:
         parquet.write_table(
             content,
-            temporary,
+            file,
             compression="zstd",
             compression_level=1,
             # Numbers differ too much for a dictionary; a dictionary of texts that

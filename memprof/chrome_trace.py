@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from memprof import _core
 from memprof._version import __version__
 from memprof.errors import MemprofError
 from memprof.export import Path, target
+from memprof.json_stream import whole
 from memprof.rows import CPU, Ints
 from memprof.warn import warn
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 WARN_BYTES = 250 << 20
 """chrome://tracing stops near 256 MB, TensorBoard's plugin near 500."""
 MAX_BYTES = 1 << 30
+OURS = (b'"memprof CPU memory"', b'"memprof GPU ')
+"""What stands in every trace that we wrote: the names of processes."""
 
 
 def plain(value: Any) -> Any:
@@ -140,20 +141,16 @@ def tail(path: str, end_ns: int) -> bytes:
     ).encode("ascii")
 
 
-def read_trace(path: Path) -> bytes:
+def read_trace(path: Path) -> bytearray:
     """Return the text of a trace, compressed or not.
 
     Raises:
         OSError: It cannot be read.
         MemprofError: It is compressed, and damaged.
     """
-    with open(path, "rb") as file:
-        text = file.read()
-    if not text.startswith(b"\x1f\x8b"):
-        return text
     try:
-        return gzip.decompress(text)
-    except (OSError, EOFError, zlib.error) as problem:
+        return whole(os.fsdecode(path))
+    except MemprofError as problem:
         raise MemprofError(f"merge={os.fspath(path)!r}: {problem}") from problem
 
 
@@ -214,6 +211,11 @@ def export_chrome_trace(
             raise MemprofError(f"merge={os.fspath(merge)!r}: {problem}") from None
         view = memoryview(text)
         before, after, memory = view[:place], view[place:], not had
+        if any(text.find(words) >= 0 for words in OURS):
+            warn(
+                f"merge={os.fspath(merge)!r}: memprof's rows are in it already, and "
+                "are now twice: merge into the trace as torch.profiler wrote it"
+            )
     phases = recording.phases
     try:
         written, *_left_out = _core.export_chrome(

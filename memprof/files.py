@@ -72,10 +72,10 @@ class Claim:
         os.close(self._handle)
 
 
-def _lock(handle: int) -> bool:
+def _lock(handle: int, how: int = fcntl.LOCK_EX) -> bool:
     """Lock a file; False if somebody else has."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
@@ -104,8 +104,7 @@ def check_regular(path: Path, name: str) -> None:
     if not stat.S_ISREG(mode):
         what = next((text for test, text in kinds if test(mode)), "a device")
         raise MemprofError(
-            f"{name}={os.fspath(path)!r} is {what}; a recording is written to a "
-            "regular file"
+            f"{name}={os.fspath(path)!r} is {what}; memprof writes regular files only"
         )
 
 
@@ -120,11 +119,22 @@ def check_folder(path: str | os.PathLike[str], what: str = "") -> None:
         OSError: it is not; names the path and what is missing.
     """
     path = os.fspath(path)
+    if not path:
+        raise FileNotFoundError(f"{what}{path!r} is no name of a file")
     if os.path.isdir(path):
         raise IsADirectoryError(f"{what}{path!r} is a folder")
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"{what}{path!r}: there is no folder {folder}")
+        raise FileNotFoundError(
+            f"{what}{path!r}: there is no folder {os.fsdecode(folder)}{home_hint(path)}"
+        )
+
+
+def home_hint(path: str | bytes) -> str:
+    """Return what to say behind a PATH that is not there; mostly nothing."""
+    if not os.fsdecode(path).startswith("~"):
+        return ""
+    return "; only a shell expands ~, else os.path.expanduser() does"
 
 
 def check_writable(path: str | os.PathLike[str], what: str = "") -> None:
@@ -156,7 +166,8 @@ def save_target(path: Path) -> str:
     except OSError:  # none yet, or not to be read: replaced all the same
         return os.fspath(target)
     try:
-        if not _lock(handle):
+        # Shared: others who only ask, as we do, are in nobody's way.
+        if not _lock(handle, fcntl.LOCK_SH):
             raise MemprofError(
                 f"{os.fspath(path)!r}: a running profile streams to this file; save "
                 "to another one, or after stop()"

@@ -12,7 +12,7 @@ import re
 import zlib
 from typing import Any
 
-from memprof import _core
+from memprof import _core, files
 from memprof import info as infos
 from memprof.errors import MemprofError
 
@@ -21,6 +21,7 @@ RECORDING, SNAPSHOT, TRACE, RAW = "recording", "snapshot", "trace", "raw timelin
 _NUMBER = rb"\s*-?\d[\d.eE+-]*\s*"
 _RAW_ROW = re.compile(rb"\[\s*\[" + rb",".join([_NUMBER] * 4) + rb"\]")
 _SUMS = re.compile(rb"\[\s*\[(" + _NUMBER + rb"[,\]]|\s*\]\s*,\s*\[)")
+_OLD_PICKLE = re.compile(rb"\([dl]p?\d*\n|[}\]]q.")
 READS = (
     "memprof reads its own recordings (.memprof), torch's memory snapshots "
     "(.pickle), traces of torch.profiler (.json, .json.gz) and raw memory "
@@ -41,6 +42,11 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     head = _head(path)
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
         return SNAPSHOT
+    if _OLD_PICKLE.match(head):
+        raise MemprofError(
+            f"{os.fspath(path)!r} is a pickle of protocol 0 or 1: load it with Python, "
+            "if you trust it, and dump it with protocol 4"
+        )
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text[:1] == b"{":
         return TRACE
@@ -62,7 +68,11 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 def _head(path: str | os.PathLike[str], size: int = 4096) -> bytes:
     """Return the first bytes, decompressed."""
     # A pipe must not hang us; what it is, the readers say.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as problem:
+        problem.strerror = f"{problem.strerror}{files.home_hint(os.fspath(path))}"
+        raise
     try:
         if not os.path.isfile(path):
             return b""
@@ -86,7 +96,12 @@ def read(path: str | os.PathLike[str]) -> _core.Recording:
     """
     kind = kind_of(path)
     if kind == RECORDING:
-        return _core.load(os.fspath(path))
+        try:
+            return _core.load(os.fspath(path))
+        except MemprofError as problem:
+            if "does not begin" not in str(problem):
+                raise
+            raise MemprofError(f"{problem}; {READS}") from None
     if kind == SNAPSHOT:
         from memprof.snapshots import read as reader
     elif kind == TRACE:

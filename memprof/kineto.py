@@ -36,6 +36,12 @@ REST = 1
 """Where what is known as a sum lies: no block has that address."""
 SHELF = 1 << 52
 """Where what was reserved lies, since the file does not say where."""
+MOST_NS = 1 << 61
+"""No time of a file is further away, in either direction: sums of two are int64."""
+MOST_BYTES = 1 << 52
+"""No size is larger: a double holds it."""
+MOST_NO_EVENTS = 10_000
+"""A trace has none."""
 _KINDS = {text: number for number, text in _core.EVENT_KINDS.items()}
 
 
@@ -97,11 +103,15 @@ class Trace:
         self._thread: dict[tuple[Any, Any], int] = {}
         self.ops, self.modules = Slices(), Slices()
         self.steps: list[tuple[int, int]] = []  # time, number
+        self._none = 0  # items that are no events
         self.odd = 0  # memory events that cannot be understood
 
     def take(self, event: Any) -> None:
         """Look at one trace event."""
         if not isinstance(event, dict):
+            self._none += 1
+            if self._none > MOST_NO_EVENTS:
+                raise Cut(f"{self._none} items that are no events")
             return
         kind, name = event.get("ph"), event.get("name")
         if kind == "i" and name in (MEMORY, OUT_OF_MEMORY):
@@ -129,9 +139,9 @@ class Trace:
         fields = (
             _ns(event["ts"]),
             0 if failed else int(args["Addr"]),
-            int(args["Bytes"]),
-            int(args.get("Total Allocated", -1)),
-            int(args.get("Total Reserved", -1)),
+            _bytes(args["Bytes"]),
+            _bytes(args.get("Total Allocated", -1)),
+            _bytes(args.get("Total Reserved", -1)),
             device,
             number,
             failed,
@@ -158,7 +168,17 @@ _FIELDS = 8
 
 def _ns(us: Any) -> int:
     """Return microseconds as nanoseconds."""
-    return round(float(us) * 1000) if not isinstance(us, int) else us * 1000
+    ns = round(float(us) * 1000) if not isinstance(us, int) else us * 1000
+    if abs(ns) > MOST_NS:
+        raise OverflowError(us)
+    return ns
+
+
+def _bytes(count: Any) -> int:
+    """Return a number of bytes."""
+    if abs(count) > MOST_BYTES:
+        raise OverflowError(count)
+    return int(count)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[_core.Recording, dict[str, Any]]:
@@ -183,8 +203,10 @@ def read(path: str | os.PathLike[str]) -> tuple[_core.Recording, dict[str, Any]]
         if damage is None:
             damage = "torch.profiler writes them with profile_memory=True"
         raise MemprofError(f"{name!r}: a trace without [memory] events: {damage}")
-    base = rest.get("baseTimeNanoseconds", 0)
-    return _recording(trace, base if isinstance(base, int) else 0, damage)
+    base = rest.get("baseTimeNanoseconds")
+    if not isinstance(base, int) or not 0 <= base <= MOST_NS:
+        base = 0
+    return _recording(trace, base, damage)
 
 
 def _recording(

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 
 from memprof import files
 
+NAME_MAX = 255
+"""Bytes that the name of a file may have."""
+
 _number = itertools.count()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -29,7 +32,7 @@ def replacing(path: files.Path) -> Iterator[str]:
     """
     files.check_writable(path)
     target = files.save_target(path)
-    temporary = f"{target}.tmp{os.getpid()}.{next(_number)}"
+    temporary = _beside(target)
     try:
         mode = stat.S_IMODE(os.stat(target).st_mode)
     except FileNotFoundError:
@@ -46,9 +49,16 @@ def replacing(path: files.Path) -> Iterator[str]:
             os.unlink(temporary)
         except FileNotFoundError:
             pass
-        if isinstance(problem, OSError) and problem.filename == temporary:
+        if isinstance(problem, OSError) and problem.filename in (None, temporary):
             problem.filename = target  # the name that the user gave
         raise
+
+
+def _beside(target: str) -> str:
+    """Return the name of a file beside TARGET, like no other."""
+    folder, name = os.path.split(os.fsencode(target))
+    suffix = f".tmp{os.getpid()}.{next(_number)}".encode()
+    return os.fsdecode(os.path.join(folder, name[: NAME_MAX - len(suffix)] + suffix))
 
 
 def write(path: files.Path, content: bytes) -> None:

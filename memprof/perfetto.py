@@ -148,41 +148,71 @@ class _Device:
         events = self._sampled_events([totals, parts])
         times = self._times(events)
         end = self._end() + 1_000  # the last value, too, is seen
-        columns = _values(totals, events)
-        shown: list[tuple[str, Ints]] = [
-            ("allocated", columns[TOTALS.index("requested")])
-        ]
-        if number != CPU:  # there all three are the same
-            shown += [(name, columns[TOTALS.index(name)]) for name in TOTALS[1:]]
-        shown += [
-            (f"cat/{name}", values)
-            for name, values in zip(
-                _core.CATEGORIES, _values(parts, events), strict=True
-            )
-            if values.any()
-        ]
-        for name, values in shown:
-            track = self._track(name, pftrace.BYTES)
-            changed = np.ones(len(values), np.bool_)
-            changed[1:] = values[1:] != values[:-1]
-            self._document.samples(
-                track,
-                np.append(times[changed], max(end, int(times[-1]))),
-                np.append(values[changed], values[-1]),
-            )
+        # On the CPU all totals are the same.
+        shown = TOTALS if number != CPU else TOTALS[:1]
+        place = _places(totals, events)
+        for column, name in enumerate(shown):
+            name = "allocated" if name == "requested" else name
+            # A column at a time: all of them are many bytes.
+            self._counter(name, times, totals.bytes[place, column], end)
+        place = _places(parts, events)
+        for column, name in enumerate(_core.CATEGORIES):
+            values = parts.bytes[place, column]
+            if values.any():
+                self._counter(f"cat/{name}", times, values, end)
+        for name, at, values in self._beside(totals):
+            self._counter(name, self._times(at), values, end)
+
+    def _counter(self, name: str, times: Ints, values: Ints, end: int) -> None:
+        """Add one; what does not change is told once, the last until END."""
+        track = self._track(name, pftrace.BYTES)
+        changed = np.ones(len(values), np.bool_)
+        changed[1:] = values[1:] != values[:-1]
+        self._document.samples(
+            track,
+            np.append(times[changed], max(end, int(times[-1]))),
+            np.append(values[changed], values[-1]),
+        )
+
+    def _beside(self, totals: Samples) -> list[tuple[str, Ints, Ints]]:
+        """Return counters that no tracker counts: names, events, bytes.
+
+        What the driver said now and then, what of that is not torch's, and how
+        large a stretch torch could give away without asking the driver.
+        """
+        recording, number = self._recording, self._number
+        rows = recording._total_rows()
+        rows = rows[rows["device"] == number]
+        found = []
+        used = rows[rows["device_used_bytes"] >= 0]
+        found.append(("device used", used["event"], used["device_used_bytes"]))
+        if number != CPU:  # what torch has there may never have been touched
+            own = rows[rows["process_bytes"] >= 0]
+            place = _places(totals, own["event"])
+            reserved = totals.bytes[place, TOTALS.index("reserved")]
+            rest = np.maximum(own["process_bytes"] - reserved, 0)
+            found.append(("outside torch", own["event"], rest))
+            most = 2**62 if self._full else 4 * BUCKETS
+            free = _core.free_blocks(recording._core, number, most)
+            pairs = np.frombuffer(free, np.int64).reshape(-1, 2)
+            found.append(("largest free block", pairs[:, 0], pairs[:, 1]))
+        return [(name, at, values) for name, at, values in found if len(at)]
 
     def _sampled_events(self, samples: list[Samples]) -> Ints:
         """Return the events at which all counters are sampled.
 
         At every one of them the categories sum to what is allocated.
         """
-        if self._full:
-            return np.unique(np.concatenate([part.event for part in samples]))
-        kept = []
+        # Marks, as events are numbers up to their count; to sort them takes longer.
+        marks = np.zeros(self._recording._core.events_count + 1, np.bool_)
         for part in samples:
+            if self._full:
+                marks[part.event + 1] = True
+                continue
             for column in range(part.bytes.shape[1]):
-                kept.append(part.event[_extremes(part.bytes[:, column])])
-        return np.unique(np.concatenate(kept))
+                marks[part.event[_extremes(part.bytes[:, column])] + 1] = True
+        found: Ints = np.flatnonzero(marks) - 1
+        return found
 
     # -- steps, phases, modules ------------------------------------------------
 
@@ -406,11 +436,10 @@ class _Device:
         document.add(rows)
 
 
-def _values(samples: Samples, events: Ints) -> list[Ints]:
-    """Return the columns of a timeline after each of some events."""
-    place = np.searchsorted(samples.event, events, "right") - 1
-    values = samples.bytes[np.maximum(place, 0)]
-    return [values[:, column] for column in range(values.shape[1])]
+def _places(samples: Samples, events: Ints) -> Ints:
+    """Return the rows of a timeline that hold after each of some events."""
+    found: Ints = np.searchsorted(samples.event, events, "right") - 1
+    return np.maximum(found, 0)
 
 
 def _extremes(values: Ints) -> Ints:

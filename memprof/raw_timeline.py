@@ -8,13 +8,16 @@ freed, and all of them give the same sums.
 from __future__ import annotations
 
 import os
+from array import array
 from typing import Any
+
+import numpy as np
 
 from memprof import _core
 from memprof.errors import MemprofError
 from memprof.follow import source
 from memprof.json_stream import Cut, Text, items
-from memprof.kineto import Events
+from memprof.kineto import MOST_BYTES, MOST_NS, Events
 
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 DEVICE = 0
@@ -61,25 +64,26 @@ def read(path: str | os.PathLike[str]) -> tuple[_core.Recording, dict[str, Any]]
         MemprofError: it is no raw timeline.
     """
     text = Text(path)
-    rows: list[tuple[int, int, int, int]] = []
+    numbers = array("q")  # four a row: a list of tuples would be five times as large
     damage = None
     try:
         for item in items(text, "", {}):
-            rows.append(_row(item))
+            numbers.extend(_row(item))
     except Cut as cut:
         damage = str(cut)
     except (TypeError, ValueError, OverflowError):
         raise MemprofError(
-            f"{os.fspath(path)!r}: no raw timeline: its row {len(rows)} is not "
+            f"{os.fspath(path)!r}: no raw timeline: its row {len(numbers) // 4} is not "
             "[time, action, bytes, category]"
         ) from None
     finally:
         text.close()
-    times = [row[0] for row in rows if row[0] >= 0]
-    start = min(times, default=0)
+    rows = np.frombuffer(numbers, np.int64).reshape(-1, 4)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    known = rows[rows[:, 0] >= 0, 0]
+    start = int(known[0]) if len(known) else 0
     out, blocks, unmatched = Events(start), Blocks(), 0
-    rows.sort(key=lambda row: row[0])
-    for time, action, size, category in rows:
+    for time, action, size, category in map(np.ndarray.tolist, rows):
         at = max(time, start)
         if size >= 0 and action != DESTROY:
             kind = "seed_block" if action == PREEXISTING else "alloc"
@@ -97,9 +101,11 @@ def read(path: str | os.PathLike[str]) -> tuple[_core.Recording, dict[str, Any]]
 
 
 def _row(item: Any) -> tuple[int, int, int, int]:
-    time, action, size, category = (int(value) for value in item)
-    if not (1 <= action <= 4 and 0 <= category < CATEGORIES and abs(size) < 1 << 52):
+    time, action, size, category = map(int, item)
+    if not (1 <= action <= 4 and 0 <= category < CATEGORIES):
         raise ValueError(item)
+    if abs(time) > MOST_NS or abs(size) > MOST_BYTES:
+        raise OverflowError(item)
     return time, action, size, category
 
 

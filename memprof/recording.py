@@ -799,8 +799,10 @@ class Recording(Texts, Exports, Outputs):
         if self._rules is None:
             return self._core.info
         info = self._written_info()
-        info["labels"] = [rule.to_dict() for rule in self._rules]
-        return json.dumps(info)
+        rules = [rule.to_dict() for rule in self._rules]
+        if rules == info.get("labels", []):
+            return self._core.info  # equal recordings give equal files
+        return json.dumps({**info, "labels": rules})
 
     def _exported(self) -> Recording:
         return self

@@ -262,10 +262,14 @@ def write_csv(recording: Recording, path: Path, name: str | None) -> None:
     """
     if name is not None and name not in TABLES:
         raise ValueError(f"no table {name!r}; choose {choices(TABLES)}")
-    where = os.fspath(path)
+    where = os.fsdecode(path)
     if where.endswith(".csv"):
         _write_table(recording, path, name or "allocations")
         return
+    if os.path.exists(where) and not os.path.isdir(where):
+        raise FileExistsError(
+            f"{where!r} is no folder: tables go into one, a single table to *.csv"
+        )
     os.makedirs(where, exist_ok=True)
     for each in TABLES if name is None else (name,):
         _write_table(recording, os.path.join(where, f"{each}.csv"), each)

@@ -347,6 +347,35 @@ test_outfile_threads_may_share_a_path(void)
     MP_CHECK_EQ(files_here(), 1);
 }
 
+static void
+test_outfile_names_beside_are_each_another(void)
+{
+    char name[256];
+    for (size_t length = 1; length <= 255; length += 127) {
+        memset(name, 'n', length);
+        name[length] = '\0';
+        const char *path = mp_test_path(name);
+        char *first = mp_outfile_beside(path);
+        char *second = mp_outfile_beside(path);
+        MP_CHECK(first != NULL && second != NULL);
+        MP_CHECK(strcmp(first, second) != 0);
+        const char *slash = strrchr(first, '/');
+        MP_CHECK(slash != NULL && strlen(slash + 1) <= 255);
+        MP_CHECK(strstr(slash, ".tmp") != NULL);
+        MP_CHECK(strncmp(first, mp_test_dir(), strlen(mp_test_dir())) == 0);
+        mp_free(first);
+        mp_free(second);
+        mp_outfile_t *file = open_file(path, false);
+        mp_outfile_text(file, "whole");
+        close_file(file);
+        MP_CHECK(access(mp_test_path(name), F_OK) == 0);
+    }
+    char *alone = mp_outfile_beside("a.json");
+    MP_CHECK(alone != NULL && strncmp(alone, "a.json.tmp", 10) == 0);
+    mp_free(alone);
+    MP_CHECK_EQ(files_here(), 3);
+}
+
 MP_TEST_SUITE(outfile, MP_TEST(test_outfile_holds_what_was_written),
               MP_TEST(test_outfile_gzip_is_one_member),
               MP_TEST(test_outfile_gzip_is_the_same_every_time),
@@ -355,4 +384,5 @@ MP_TEST_SUITE(outfile, MP_TEST(test_outfile_holds_what_was_written),
               MP_TEST(test_outfile_says_why_it_cannot),
               MP_TEST(test_outfile_full_disk_leaves_nothing),
               MP_TEST(test_outfile_out_of_memory_leaves_nothing),
-              MP_TEST(test_outfile_threads_may_share_a_path))
+              MP_TEST(test_outfile_threads_may_share_a_path),
+              MP_TEST(test_outfile_names_beside_are_each_another))

@@ -9,6 +9,7 @@
  *     or with a plain compiler and -DMP_FUZZ_MAIN: runs the files given */
 #include "category.h"
 #include "export_snapshot.h"
+#include "free_blocks.h"
 #include "import_snapshot.h"
 #include "mem.h"
 #include "tracker.h"
@@ -64,6 +65,18 @@ exported(const mp_recording_data_t *data, size_t *length)
     char path[64];
     (void)snprintf(path, sizeof(path), "/dev/shm/fuzz_snapshot.%ld",
                    (long)getpid());
+    for (int16_t device = MP_DEVICE_CPU; device < 2; device++) {
+        mp_free_level_t *levels;
+        size_t samples;
+        require(mp_free_blocks_build(&source, device, 8, &levels, &samples) ==
+                MP_OK);
+        for (size_t i = 0; i < samples; i++) {
+            require(levels[i].bytes >= 0);
+            require(levels[i].event < (int64_t)data->count);
+            require(i == 0 || levels[i].event > levels[i - 1].event);
+        }
+        mp_free(levels);
+    }
     uint64_t written = 0;
     int saved_errno;
     mp_status_t status =
@@ -198,14 +211,18 @@ static const char *const words[] = {
 
 typedef struct {
     uint8_t *bytes;
-    size_t length;
+    size_t length, room;
 } program_t;
 
 static void
 emit(program_t *program, const void *bytes, size_t length)
 {
-    program->bytes = realloc(program->bytes, program->length + length + 1);
-    require(program->bytes != NULL);
+    if (program->length + length > program->room) {
+        /* Seldom: sanitizers make of each of these a new block. */
+        program->room = 2 * program->room + length + 256;
+        program->bytes = realloc(program->bytes, program->room);
+        require(program->bytes != NULL);
+    }
     memcpy(program->bytes + program->length, bytes, length);
     program->length += length;
 }
@@ -249,7 +266,7 @@ emit_entry(program_t *program, const uint8_t *at)
 static void
 read_as_program(const uint8_t *bytes, size_t length)
 {
-    program_t program = {NULL, 0};
+    program_t program = {NULL, 0, 0};
     emit(&program, "\x80\4}(", 4);
     const uint8_t *at = bytes, *end = bytes + length;
     for (; end - at >= 5; at += 5) {
@@ -279,7 +296,7 @@ read_as_program(const uint8_t *bytes, size_t length)
 static void
 read_as_trace(const uint8_t *bytes, size_t length)
 {
-    program_t program = {NULL, 0};
+    program_t program = {NULL, 0, 0};
     emit(&program, "\x80\4}(", 4);
     emit_text(&program, "device_traces");
     emit(&program, "](](", 4);
@@ -310,7 +327,7 @@ main(int argc, char **argv)
             perror(argv[i]);
             return 1;
         }
-        program_t input = {NULL, 0};
+        program_t input = {NULL, 0, 0};
         uint8_t chunk[4096];
         size_t got;
         while ((got = fread(chunk, 1, sizeof(chunk), file)) != 0) {

@@ -96,3 +96,33 @@ def test_the_peak_in_the_trace_is_the_recordings(both, tmp_path):
         if e["ph"] == "C" and e["pid"] == 9_000_000 and e["name"] == "allocated"
     ]
     assert max(values) == ours.peak("cuda:0").requested
+
+
+def test_the_largest_free_block_is_torchs_but_for_what_it_leaves_in_blocks(tmp_path):
+    """torch's blocks may be larger than what was asked for, its gaps no larger."""
+    torch.cuda.empty_cache()
+    kept = [torch.empty(3 * MIB, dtype=torch.uint8, device="cuda") for _ in range(8)]
+    with memprof.profile() as prof:
+        del kept[1], kept[3]
+        more = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        blocks = [
+            block
+            for segment in torch.cuda.memory_snapshot()
+            if segment["device"] == torch.cuda.current_device()
+            for block in segment["blocks"]
+        ]
+        del more, kept
+        torch.cuda.empty_cache()
+    prof.export_chrome_trace(tmp_path / "t.json")
+    data = (tmp_path / "t.json").read_bytes()
+    assert check_chrome(data) == []
+    events = json.loads(data)["traceEvents"]
+    (given,) = [e for e in events if e["name"] == "given back to the driver"][-1:]
+    assert given["s"] == "g"
+    assert given["args"]["bytes"] >= 20 * MIB
+    assert any(e["name"] == "device used" for e in events)
+    free = [e["args"]["bytes"] for e in events if e["name"] == "largest free block"]
+    assert free, "torch's segments add up"
+    theirs = max(b["size"] for b in blocks if b["state"] == "inactive")
+    assert any(theirs <= ours <= theirs + UNSPLIT for ours in free)

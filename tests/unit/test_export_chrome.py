@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from check_chrome import GPU_WORK, check_chrome, extent
-from events import KIND, NAMES, SESSION, random_stream, rows
+from events import KIND, NAMES, SESSION, Script, random_stream, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unpack import unpack
@@ -425,6 +425,7 @@ def test_what_is_outside_of_memory_is_written_too(tmp_path):
     assert of(trace, "X", name="ProfilerStep#4")
 
 
+
 KERNEL, COPY, SET = range(3)
 
 
@@ -542,6 +543,25 @@ def test_random_work_nests_and_flows(seed, tmp_path):
     assert len(work) == 200 == len(recording.kernels())
     starts = recording.kernels()["start_ns"]
     assert (starts[1:] >= starts[:-1]).all()
+
+def test_segments_freed_in_one_go_are_one_instant(tmp_path):
+    script = Script()
+    for address in (64, 128, 256, 512):
+        script.write("segment_alloc", device=0, address=address << 20, size=2 << 20)
+    for address in (64, 128):
+        script.write("segment_free", device=0, address=address << 20, size=2 << 20)
+        script.write("alloc", device=1, address=address, size=9)  # of another device
+    script.write("alloc", device=0, address=256 << 20, size=9)
+    script.write("segment_free", device=0, address=512 << 20, size=2 << 20)
+    trace = exported(made(rows(script.events)), tmp_path)
+    given = of(trace, "i", name="given back to the driver", pid=9_000_000)
+    assert [e["args"] for e in given] == [
+        {"bytes": 4 << 20, "segments": 2},
+        {"bytes": 2 << 20, "segments": 1},
+    ]
+    assert {e["s"] for e in given} == {"g"}
+    assert of(trace, "i", name="given back to the driver", pid=9_000_010) == []
+
 
 
 def test_steps_that_a_region_cuts_have_a_row_of_their_own(tmp_path):

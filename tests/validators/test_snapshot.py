@@ -224,6 +224,18 @@ def test_equal_recordings_give_equal_files(tmp_path):
     assert traces[0] == traces[1]
 
 
+def test_metadata_names_the_region(tmp_path):
+    script = Script()
+    for name, address in (("load", 512), ("train", 1024)):
+        script.write("region_begin", op=name, op_instance=address)
+        script.write("alloc", device=0, address=address, size=100, op="aten::mm")
+        script.write("region_end", op=name, op_instance=address)
+    core = _core.from_events(rows(script.events), script.names)
+    (trace,) = pickle.loads(exported(Recording(core), tmp_path))["device_traces"]
+    regions = [(entry["addr"], entry["user_metadata"]["region"]) for entry in trace]
+    assert regions == [(512, "load"), (1024, "train")]
+
+
 def test_metadata_says_what_is_known(tmp_path):
     script = Script()
     stack = script.name
@@ -246,6 +258,7 @@ def test_metadata_says_what_is_known(tmp_path):
         "category": "activation",
     }
     assert known["category"] == "activation"
+    assert "region" not in known["user_metadata"]
     assert nothing["user_metadata"]["phase"] == "other"
     assert "op" not in nothing["user_metadata"]
     assert [n["name"] for n in snapshot["external_annotations"]] == ["ProfilerStep#4"]
