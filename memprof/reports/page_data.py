@@ -19,6 +19,7 @@ from memprof.reports.columns import block, column
 from memprof.reports.facts import gather
 from memprof.reports.page_compare import compared
 from memprof.reports.page_device import Device, Names
+from memprof.reports.page_fold import KEEP
 from memprof.reports.shown_paths import check_paths, shown_place
 from memprof.reports.units import count_text, counted, size_text
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 HOLDERS = 20  # rows of the table that needs no script
 MAX_ALLOCATIONS = 3_000_000
-"""What a page may hold: more make it slow to open and large to keep."""
+"""What a page may hold: of more, small and short-lived blocks are folded."""
 
 _STAIR_FIELDS = (
     *("name", "depth", "parent", "calls", "retained_bytes_self", "retained_bytes"),
@@ -63,13 +64,11 @@ class PageData:
         numbers = [opened] if device is not None else list(recording._core.devices())
         if opened not in numbers:
             numbers.append(opened)
-        lives = sum(len(recording.allocations(device_name(n))) for n in numbers)
-        if lives > MAX_ALLOCATIONS:
-            raise MemprofError(
-                f"{count_text(lives)} allocations are too many for a page (at most "
-                f"{count_text(MAX_ALLOCATIONS)}); give device=, or record fewer steps "
-                "(schedule=memprof.schedule(...))"
-            )
+        lives = [len(recording.allocations(device_name(n))) for n in numbers]
+        # A device that is small beside the others is not folded for their sake.
+        fold = sum(lives) > MAX_ALLOCATIONS
+        share = KEEP // len(numbers)
+        keep = [share if fold and count > share else None for count in lives]
         self.facts = _shown_facts(
             gather(recording, device_name(opened), HOLDERS), paths
         )
@@ -77,8 +76,18 @@ class PageData:
         self.blocks: dict[str, bytes] = {}
         devices, first = [], None
         for index, number in enumerate(numbers):
-            one = Device(recording, number, names)
+            one = Device(recording, number, names, keep[index])
             meta = one.meta()
+            if len(one.lives) > MAX_ALLOCATIONS:
+                raise MemprofError(
+                    f"{count_text(len(one.lives))} blocks of {one.name} are too large "
+                    "or live too long to be folded, more than a page can hold "
+                    f"({count_text(MAX_ALLOCATIONS)}); give device=, or record fewer "
+                    "steps (schedule=memprof.schedule(...))"
+                )
+            meta["folded"] = one.told_folds(paths)
+            if one.fold is not None:
+                self.blocks[f"fold-{index}"] = block(one.folds())
             self.blocks[f"allocs-{index}"] = block(one.allocs())
             self.blocks[f"events-{index}"] = block(one.events())
             placed = one.addresses()
@@ -197,6 +206,14 @@ def _device_notes(recording: Recording, one: Device) -> list[str]:
         notes.append(
             f"{counted(len(old), 'block')}, {size}, are older than the recording: how "
             "they came about is known only where the profile followed them"
+        )
+    if one.fold is not None:
+        notes.append(
+            f"folded: {counted(len(one.folded), 'allocation')}, each of at most "
+            f"{size_text(one.fold.size)} and freed within "
+            f"{counted(one.fold.events, 'event')}; every total has them, what was alive "
+            "is known block by block at the peak"
+            + (", at each step's peak and at its end" if one.fold.whole else "")
         )
     if len(one.oom_events):
         notes.append(f"out of memory: {counted(len(one.oom_events), 'time')}")

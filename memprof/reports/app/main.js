@@ -420,13 +420,16 @@ function showStatus() {
   if (!device) return;
   const shown = view.byTime ? `${time(view.v0)} – ${time(view.v1)}` : `events ${count(Math.round(view.v0))} – ${count(Math.round(view.v1))}`;
   const how = overview.columns && !overview.columns.exact ? "each column = the highest of its events" : "each event looked at";
+  const folded = device.meta.folded;
   byId("status").replaceChildren(
-    h("span", {}, counted(device.nA, "allocation")), h("span", {}, `${counted(device.nE, "event")}, nothing folded`),
+    h("span", {}, counted(device.meta.allocations, "allocation")), h("span", { test: "folded" }, folded
+      ? `${count(folded.count)} of them folded: at most ${size(folded.size)} each, gone within ${counted(folded.events, "event")}; ${counted(device.nE, "event")} shown`
+      : `${counted(device.nE, "event")}, nothing folded`),
     h("span", { test: "range" }, `${shown} (${how})`));
   let text = view.problem;
   if (view.hits) {
     const level = hitLevels(device)[view.cursor + 1];
-    text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor`;
+    text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor${device.meta.folded ? " (folded ones are not searched)" : ""}`;
   }
   const out = byId("found");
   if (out.textContent !== text) out.textContent = text;
@@ -541,13 +544,13 @@ async function loadDevice(d) {
   if (devices[d]) return;
   if (!names) {
     const stacks = await readBlock("stacks");
-    if (!stacks) throw new BlockError("the data block “stacks” is missing");
+    if (!stacks) throw new BlockError("the data block “stacks” is missing. Was the file copied whole?");
     names = new Names(stacks);
   }
-  const [allocs, events, addr] = [await readBlock(`allocs-${d}`), await readBlock(`events-${d}`), await readBlock(`addr-${d}`)];
-  if (!allocs || !events) throw new BlockError(`the data of ${meta.devices[d].name} is missing`);
+  const [allocs, events, addr, fold] = [await readBlock(`allocs-${d}`), await readBlock(`events-${d}`), await readBlock(`addr-${d}`), await readBlock(`fold-${d}`)];
+  if (!allocs || !events) throw new BlockError(`the data of ${meta.devices[d].name} are missing. Was the file copied whole?`);
   await new Promise((done) => { setTimeout(done, 0); });
-  devices[d] = new Device(meta.devices[d], allocs, events, addr, names, meta.categories);
+  devices[d] = new Device(meta.devices[d], allocs, events, addr, fold, names, meta.categories);
   const now = devices[d];
   if (now && now.peakTotal !== now.meta.peak.bytes) {
     throw new BlockError(`the data do not add up: the peak is ${now.peakTotal} bytes here and ${now.meta.peak.bytes} in the recording`);
@@ -599,7 +602,8 @@ window.memprof = Object.freeze({
   /** @param {number} number @param {any} [options] */
   liveSet(number, options) {
     const device = /** @type {Device} */ (current()), keys = keysOf(options);
-    return device.grouped(device.live(device.ofRecording(number)), keys.length ? keys : BLAME.allocated)
+    const event = device.ofRecording(number);
+    return device.groupedWhole(device.live(event), keys.length ? keys : BLAME.allocated, event)
       .map((group) => ({ bytes: group.bytes, count: group.count, keys: group.words }));
   },
   /** @param {{t0: number, t1: number}} range microseconds, or events */

@@ -4,6 +4,7 @@
 const BLOCK = 256; // events in a block of the pyramid
 const EXACT = 150000; // so many events are replayed rather than looked up in blocks
 const ALIVE = 0xffffffff;
+const FOLDED = "(folded: small, short-lived)";
 
 /** Texts, frames and stacks that all devices share. */
 class Names {
@@ -47,9 +48,9 @@ class Names {
 class Device {
   /**
    * @param {any} meta @param {Block} allocs @param {Block} events @param {Block | null} addr
-   * @param {Names} names @param {string[]} categories
+   * @param {Block | null} fold @param {Names} names @param {string[]} categories
    */
-  constructor(meta, allocs, events, addr, names, categories) {
+  constructor(meta, allocs, events, addr, fold, names, categories) {
     this.meta = meta;
     this.names = names;
     this.categories = categories;
@@ -85,6 +86,13 @@ class Device {
     this.waitAlloc = allocs.wait_alloc;
     this.waitUntil = allocs.wait_until;
     this.addr = addr;
+    // What blocks that are folded add at an event: in order of events.
+    /** @type {Uint32Array} */
+    this.foldEvent = fold ? fold.fold_event : new Uint32Array(0);
+    this.foldCat = fold ? fold.fold_cat : new Uint8Array(0);
+    this.foldBytes = fold ? fold.fold_bytes : new Float64Array(0);
+    this.foldCount = fold ? fold.fold_count : new Float64Array(0);
+    this.nF = this.foldEvent.length;
     /** @type {Uint32Array | null} */
     this._stepOf = null;
     const blocks = this.blocks = Math.ceil(this.nE / BLOCK), K = this.K;
@@ -98,6 +106,7 @@ class Device {
     this.endTotal = new Float64Array(blocks);
     this.nextBirth = new Uint32Array(blocks + 1); // first life and death after a block
     this.nextDeath = new Uint32Array(blocks + 1);
+    this.nextFold = new Uint32Array(blocks + 1);
     this.startParts = new Float64Array(K);
     this.startTotal = 0;
     this.peakTotal = 0;
@@ -120,9 +129,9 @@ class Device {
   /** Walk all events once: for each block the greatest total, what it was made of
    * and when, the least total, and the state at the block's end. */
   _pyramid() {
-    const { nE, nA, K, blocks, birth, death, deaths, si, sizes, cat } = this;
+    const { nE, nA, nF, K, blocks, birth, death, deaths, si, sizes, cat, foldEvent, foldCat, foldBytes } = this;
     const now = new Float64Array(K);
-    let b = 0, d = 0, total = 0;
+    let b = 0, d = 0, f = 0, total = 0;
     for (; b < this.old; b++) {
       now[cat[b]] += sizes[si[b]];
       total += sizes[si[b]];
@@ -133,6 +142,7 @@ class Device {
     for (let k = 0, e = 0; k < blocks; k++) {
       this.nextBirth[k] = b;
       this.nextDeath[k] = d;
+      this.nextFold[k] = f;
       const end = Math.min(e + BLOCK, nE);
       let top = -1, low = Infinity;
       for (; e < end; e++) {
@@ -145,6 +155,10 @@ class Device {
           const s = sizes[si[b]];
           now[cat[b]] += s;
           total += s;
+        }
+        for (; f < nF && foldEvent[f] === e; f++) {
+          now[foldCat[f]] += foldBytes[f];
+          total += foldBytes[f];
         }
         if (total > top) {
           top = total;
@@ -164,6 +178,7 @@ class Device {
     }
     this.nextBirth[blocks] = b;
     this.nextDeath[blocks] = d;
+    this.nextFold[blocks] = f;
     this.peakTotal = peak;
     this.peakEvent = peakEvent;
   }
@@ -174,13 +189,14 @@ class Device {
    * @param {(event: number, total: number, parts: Float64Array) => void} see
    */
   replay(from, to, see) {
-    const { nA, birth, death, deaths, si, sizes, cat, K } = this;
+    const { nA, nF, birth, death, deaths, si, sizes, cat, K, foldEvent, foldCat, foldBytes } = this;
     const k = Math.floor(Math.max(from, 0) / BLOCK);
     const now = k ? this.endParts.slice((k - 1) * K, k * K) : this.startParts.slice();
     let total = k ? this.endTotal[k - 1] : this.startTotal;
     if (from < 0) see(-1, total, now);
     let b = k < this.blocks ? this.nextBirth[k] : this.old;
     let d = k < this.blocks ? this.nextDeath[k] : 0;
+    let f = k < this.blocks ? this.nextFold[k] : 0;
     for (let e = k * BLOCK; e <= to; e++) {
       for (; d < nA && death[deaths[d]] === e; d++) {
         const a = deaths[d], s = sizes[si[a]];
@@ -191,6 +207,10 @@ class Device {
         const s = sizes[si[b]];
         now[cat[b]] += s;
         total += s;
+      }
+      for (; f < nF && foldEvent[f] === e; f++) {
+        now[foldCat[f]] += foldBytes[f];
+        total += foldBytes[f];
       }
       if (e >= from) see(e, total, now);
     }
@@ -212,11 +232,38 @@ class Device {
 
   /** Lives that are there after an event. @param {number} event @returns {Uint32Array} */
   live(event) {
-    const { nA, birth, death } = this;
-    const found = new Uint32Array(nA);
+    const { death } = this, born = lastAtMost(this.birth, event + 1) + 1;
+    // Twice through the deaths, rather than an array that all lives fit into.
     let n = 0;
-    for (let a = 0; a < nA && birth[a] <= event + 1; a++) if (death[a] > event) found[n++] = a;
-    return found.subarray(0, n);
+    for (let a = 0; a < born; a++) if (death[a] > event) n++;
+    const found = new Uint32Array(n);
+    for (let a = 0, at = 0; at < n; a++) if (death[a] > event) found[at++] = a;
+    return found;
+  }
+
+  /** What is there of folded blocks after an event. @param {number} event
+   * @returns {{cat: number, bytes: number, count: number}[]} a row a category */
+  foldedAt(event) {
+    const bytes = new Float64Array(this.K), counts = new Float64Array(this.K);
+    for (let f = 0; f < this.nF && this.foldEvent[f] <= event; f++) {
+      bytes[this.foldCat[f]] += this.foldBytes[f];
+      counts[this.foldCat[f]] += this.foldCount[f];
+    }
+    return [...bytes.keys()].filter((cat) => counts[cat]).map((cat) => ({ cat, bytes: bytes[cat], count: counts[cat] }));
+  }
+
+  /** What is alive after an event, divided by keys: blocks, and what is folded.
+   * @param {Uint32Array} lives @param {string[]} keys @param {number} event */
+  groupedWhole(lives, keys, event) {
+    const groups = this.grouped(lives, keys);
+    if (!this.nF) return groups;
+    for (const { cat, bytes, count } of this.foldedAt(event)) {
+      const cats = new Float64Array(this.K);
+      cats[cat] = bytes;
+      groups.push({ bytes, count, first: -1, cats,
+        words: keys.map((key) => (key === "category" ? this.categories[cat] : FOLDED)) });
+    }
+    return groups.sort((a, b) => b.bytes - a.bytes);
   }
 
   /** Bytes freed by the program whose free is not completed. @param {number} event */

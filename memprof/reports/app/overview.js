@@ -41,10 +41,12 @@ function columnsOf(device, v0, v1, n, byTime) {
   };
   if (last - first <= EXACT) {
     // As Device.replay, but for what only the first event of a column needs.
-    const { nA, birth, death, deaths, si, sizes, cat } = device;
+    const { nA, nF, birth, death, deaths, si, sizes, cat, foldEvent, foldCat, foldBytes } = device;
     let b = first > 0 ? lastAtMost(birth, first) + 1 : device.old;
     let d = device.nextDeath[Math.floor(first / BLOCK)];
     while (d < nA && death[deaths[d]] < first) d++;
+    let f = device.nextFold[Math.floor(first / BLOCK)];
+    while (f < nF && foldEvent[f] < first) f++;
     let total = carried;
     const { total: tops, low: lows, parts, event: events } = out;
     for (let e = first; e <= last; e++) {
@@ -64,6 +66,10 @@ function columnsOf(device, v0, v1, n, byTime) {
         const s = sizes[si[b]];
         carry[cat[b]] += s;
         total += s;
+      }
+      for (; f < nF && foldEvent[f] === e; f++) {
+        carry[foldCat[f]] += foldBytes[f];
+        total += foldBytes[f];
       }
       if (total > tops[c]) {
         tops[c] = total;

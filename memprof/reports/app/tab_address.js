@@ -89,6 +89,7 @@ class FragTab {
       h("p.note", {}, `${counted(strips.length, "segment")} reserved, ${size(reserved, 4)}; ${size(used, 4)} used. `
         + `A defragmenter could give at most ${size(waste, 4)}; the largest gap is ${size(gap, 4)}`
         + `${waste > 0 ? `, ${percent(gap, waste)} % of it` : ""}. Gaps are counted behind each block's end rounded to 512 bytes; torch may round more.`
+        + (device.meta.folded ? ` ${size(device.foldedAt(view.cursor).reduce((sum, part) => sum + part.bytes, 0), 4)} of folded blocks lie somewhere in what is not used here.` : "")
         + (outside ? ` ${size(outside, 4)} lie in no segment that was seen.` : "")),
       this.figure.element, table.box);
     this.figure.o.height = Math.min(60 + rows.length * 16, 420);
@@ -151,7 +152,7 @@ class LanesTab {
     this.element.replaceChildren(
       h("div.head", {}, h("h2", {}, "Lanes ", h("span.muted", {}, "address over time, in the overview's range")),
         h("button", { onclick: () => change({ tab: "all", q: view.q }) }, "Table of all allocations")),
-      h("p.note", {}, `${size(addr.meta.total, 4)} of address space that torch took, what it never took left out. A block is a box from birth to death; empty is free.`),
+      h("p.note", {}, `${size(addr.meta.total, 4)} of address space that torch took, what it never took left out. A block is a box from birth to death; empty is free${device.meta.folded ? ", or held by blocks that are folded" : ""}.`),
       this.wrap);
     this.draw();
   }

@@ -40,7 +40,7 @@ class CursorTab {
     const { total, parts } = device.totals(view.cursor);
     const live = this.live = liveNow(device);
     const keys = view.group === "blame" ? BLAME[/** @type {"owned"} */ (view.blame)] : [view.group];
-    const groups = device.grouped(live, keys);
+    const groups = view.hits ? device.grouped(live, keys) : device.groupedWhole(live, keys, view.cursor);
     const sum = groups.reduce((s, group) => s + group.bytes, 0);
     const n = groups.reduce((s, group) => s + group.count, 0);
     /** @type {TableColumn[]} */
@@ -58,7 +58,7 @@ class CursorTab {
     }
     this.table = new Table({
       label: `live set ${this._when(device)}`, test: "live-table", columns, rows: groups.length,
-      onpick: (i) => showDetail(device, groups[i].first, groups[i]),
+      onpick: (i) => groups[i].first >= 0 && showDetail(device, groups[i].first, groups[i]),
       foot: [size(sum, 4), percent(sum, total), count(n), ...keys.map((_, k) =>
         (k ? "" : `= ${count(sum)} bytes${view.hits ? ` of ${count(total)} that match` : " allocated"}`)),
         ...(keys.includes("category") ? [] : [""])].slice(0, columns.length),
@@ -149,11 +149,12 @@ class CursorTab {
   /** A tree of modules, then ops, then lines; the width is bytes. */
   _icicle(g, width, height, put) {
     const device = /** @type {Device} */ (current());
-    const groups = device.grouped(/** @type {Uint32Array} */ (this.live), ["module", "op", "line"]);
+    const keys = ["module", "op", "line"], live = /** @type {Uint32Array} */ (this.live);
+    const groups = view.hits ? device.grouped(live, keys) : device.groupedWhole(live, keys, view.cursor);
     const root = { name: "all", bytes: 0, cats: new Float64Array(device.K), kids: new Map(), path: [] };
     for (const group of groups) {
       const [module, op, line] = group.words;
-      const path = [...(module ? module.split(".") : ["no module"]), op || "no op", line || "no line"];
+      const path = group.first < 0 ? [FOLDED] : [...(module ? module.split(".") : ["no module"]), op || "no op", line || "no line"];
       let node = root;
       const add = (/** @type {any} */ n) => {
         n.bytes += group.bytes;

@@ -147,6 +147,6 @@ class LeaksTab {
     }
     g.fillStyle = colours.muted;
     g.textBaseline = "top";
-    g.fillText("by time of birth: solid = alive at the end, hatched = freed", box.x, box.y + box.h + 8);
+    g.fillText(`by time of birth: solid = alive at the end, hatched = freed${device.meta.folded ? "; folded ones, all freed, are left out" : ""}`, box.x, box.y + box.h + 8);
   }
 }
