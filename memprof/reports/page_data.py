@@ -19,6 +19,7 @@ from memprof.reports.columns import block, column
 from memprof.reports.facts import gather
 from memprof.reports.page_compare import compared
 from memprof.reports.page_device import Device, Names
+from memprof.reports.page_driver import books, samples
 from memprof.reports.page_fold import KEEP
 from memprof.reports.shown_paths import check_paths, shown_place
 from memprof.reports.units import count_text, counted, size_text
@@ -89,13 +90,16 @@ class PageData:
             if one.fold is not None:
                 self.blocks[f"fold-{index}"] = block(one.folds())
             self.blocks[f"allocs-{index}"] = block(one.allocs())
-            self.blocks[f"events-{index}"] = block(one.events())
+            measured, meta["used"] = samples(recording, one)
+            meta["books"] = books(recording, one)
+            self.blocks[f"events-{index}"] = block([*one.events(), *measured])
             placed = one.addresses()
             if placed is not None:
                 self.blocks[f"addr-{index}"] = block(placed[0], placed[1])
             meta["addresses"] = placed is not None
             meta["stairs"] = _stairs(recording, one)
-            meta["notes"] = [*_device_notes(recording, one), *one.notes]
+            sampled = bool(measured)
+            meta["notes"] = [*_device_notes(recording, one, sampled), *one.notes]
             facts = recording.info["device_facts"].get(one.name)
             facts = facts if isinstance(facts, dict) else {}
             meta["gpu"] = facts.get("name")
@@ -132,6 +136,7 @@ class PageData:
             "devices": devices,
             "opened": numbers.index(opened),
             "holders": self.facts["rows"][:3],
+            "findings": None,  # nobody looks for any yet; [{"text", "tab", "q"}, ...]
             "sentence": sentence(self.facts),
             "notes": _notes(recording, self.facts),
             "privacy": {"paths": paths, "source": source},
@@ -197,7 +202,7 @@ def _stairs(recording: Recording, one: Device) -> dict[str, Any] | None:
     }
 
 
-def _device_notes(recording: Recording, one: Device) -> list[str]:
+def _device_notes(recording: Recording, one: Device, sampled: bool) -> list[str]:
     """Say what is not known, or lost, of one device."""
     notes = []
     old = one.lives[one.lives["born_event"] < 0]
@@ -227,7 +232,7 @@ def _device_notes(recording: Recording, one: Device) -> list[str]:
         )
     if one.number < 0:
         notes.append("the CPU's allocator keeps no cache that torch tells of")
-    else:
+    elif not sampled:
         notes.append(
             "memory of the device outside of torch was not sampled, so it is not drawn"
         )

@@ -102,7 +102,7 @@ def test_the_keyboard_alone(opened, gpu):
     press("c")
     assert state()["b"] is not None
     press("t")
-    assert state()["byTime"] is False
+    assert state()["axis"] == "event"
     press("t")
     press("g")
     assert state()["group"] != "blame"

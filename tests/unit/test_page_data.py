@@ -300,10 +300,11 @@ def test_write_replaces_whole_files_only(tmp_path):
         recording.report(path, paths="some")
 
 
-def test_too_much_is_refused_in_words(monkeypatch):
+def test_too_much_that_cannot_be_folded_is_refused_in_words(monkeypatch):
     recording = load(GOLDEN / "convnet.memprof")
-    monkeypatch.setattr(page_data, "MAX_ALLOCATIONS", 100)
-    with pytest.raises(MemprofError, match="too many for a page"):
+    monkeypatch.setattr(page_data, "MAX_ALLOCATIONS", 10)
+    monkeypatch.setattr(page_data, "KEEP", 10)
+    with pytest.raises(MemprofError, match="live too long to be folded, more than"):
         html.page(recording)
     monkeypatch.undo()
     monkeypatch.setattr(html, "MAX_BLOCK", 1000)

@@ -2,10 +2,10 @@
 
 /** @typedef {Record<string, any> & {meta: any}} Block */
 
-/** The browser has read all of the file. @type {Promise<void>} */
+/** The browser has read all of the file. @type {Promise<undefined>} */
 const whole = new Promise((done) => {
-  if (document.readyState !== "loading") done();
-  else document.addEventListener("DOMContentLoaded", () => done());
+  if (document.readyState !== "loading") done(undefined);
+  else document.addEventListener("DOMContentLoaded", () => done(undefined));
 });
 
 /** What a reader is told if a block is not whole. */

@@ -83,6 +83,7 @@ class Device {
     this.oom = events.oom;
     this.resEvent = events.res_event;
     this.resBytes = events.res_bytes;
+    this.used = usedOf(meta.used, events);
     this.waitAlloc = allocs.wait_alloc;
     this.waitUntil = allocs.wait_until;
     this.addr = addr;
@@ -95,6 +96,14 @@ class Device {
     this.nF = this.foldEvent.length;
     /** @type {Uint32Array | null} */
     this._stepOf = null;
+    /** @type {Float64Array | null} */
+    this._stepPlaces = null;
+    /** @type {Map<string, Classes>} */
+    this._classes = new Map();
+    /** @type {Tree | null} */
+    this._tree = null;
+    /** @type {Map<string, boolean>} */
+    this._texts = new Map();
     const blocks = this.blocks = Math.ceil(this.nE / BLOCK), K = this.K;
     this.deaths = new Uint32Array(this.nA); // lives in the order of their deaths
     this.old = 0; // lives older than the recording
@@ -297,6 +306,48 @@ class Device {
     return event < 0 ? 0 : this.t[event];
   }
 
+  /** Where a time lies if every step is equally wide: whole numbers are steps' begins.
+   * What is before the first step, and behind the last, is a step's width too.
+   * @param {number} us */
+  stepPlace(us) {
+    const { us: begin, end_us: end } = this.meta.steps, n = begin.length;
+    const lead = Number(n > 0 && begin[0] > 0), k = lastAtMost(begin, us);
+    const part = (/** @type {number} */ from, /** @type {number} */ to) => (to > from ? clamp(0, (us - from) / (to - from), 1) : 0);
+    if (k < 0) return lead ? part(0, begin[0]) : 0;
+    if (us <= end[k]) return lead + k + part(begin[k], end[k]);
+    return k + 1 < n ? lead + k + 1 : lead + n + part(end[k], this.nE ? this.t[this.nE - 1] : 0);
+  }
+
+  /** Where the events lie on an axis; null: at their numbers.
+   * @param {string} axis @returns {Float64Array | null} */
+  places(axis) {
+    if (axis === "event") return null;
+    if (axis === "time") return this.t;
+    if (!this._stepPlaces) {
+      const found = this._stepPlaces = new Float64Array(this.nE);
+      for (let e = 0; e < this.nE; e++) found[e] = this.stepPlace(this.t[e]);
+    }
+    return this._stepPlaces;
+  }
+
+  /** @param {string} axis @param {number} event its place on an axis */
+  place(axis, event) {
+    const places = this.places(axis);
+    return places ? (event < 0 ? 0 : places[event]) : event;
+  }
+
+  /** The last event at or before a place. @param {string} axis @param {number} place */
+  eventAt(axis, place) {
+    const places = this.places(axis);
+    return places ? lastAtMost(places, place) : clamp(-1, Math.floor(place), this.nE - 1);
+  }
+
+  /** Where a time lies. @param {string} axis @param {number} us */
+  timePlace(axis, us) {
+    if (axis === "time") return us;
+    return axis === "step" ? this.stepPlace(us) : lastBefore(this.t, us) + 1;
+  }
+
   /** The step, as its place in meta.steps, that an event falls in; -1: none.
    * @param {number} event */
   step(event) {
@@ -348,33 +399,29 @@ class Device {
   /**
    * Divide some lives by keys, the largest part first; the parts sum up.
    * @param {Uint32Array} lives @param {string[]} keys
-   * @returns {{bytes: number, count: number, first: number, words: string[],
-   *   cats: Float64Array}[]}
+   * @returns {Group[]}
    */
   grouped(lives, keys) {
-    // First by small numbers, of which there are far fewer than lives.
+    if (!keys.some((key) => OF_LIVES.includes(key))) return this.classesOf(keys).groups(lives);
+    // By what their site says, then by what each life does.
     const { site, cat, si, sizes, nSites, K } = this;
-    const perLife = keys.some((key) => key === "step" || key === "saved" || key === "size");
-    /** @type {Map<any, {bytes: number, count: number, first: number, cats: Float64Array}>} */
+    /** @type {Map<string, Group>} */
     const raw = new Map();
     const steps = keys.includes("step") ? this.stepOf() : null;
     const fates = keys.includes("saved") ? this.fate : null;
     const bySize = keys.includes("size");
     for (let i = 0; i < lives.length; i++) {
       const a = lives[i];
-      /** @type {any} */
-      let key = cat[a] * nSites + site[a];
-      if (perLife) {
-        key = `${key},${steps ? steps[a] + (a < this.old ? 0.5 : 0) : 0},`
-          + `${fates ? fates[a] : 0},${bySize ? si[a] : 0}`;
-      }
+      const key = `${cat[a] * nSites + site[a]},${steps ? steps[a] + (a < this.old ? 0.5 : 0) : 0},`
+        + `${fates ? fates[a] : 0},${bySize ? si[a] : 0}`;
       let group = raw.get(key);
-      if (!group) raw.set(key, group = { bytes: 0, count: 0, first: a, cats: new Float64Array(K) });
+      if (!group) raw.set(key, group = { bytes: 0, count: 0, first: a, words: [], cats: new Float64Array(K) });
       const s = sizes[si[a]];
       group.bytes += s;
       group.count += 1;
       group.cats[cat[a]] += s;
     }
+    /** @type {Map<string, Group>} */
     const found = new Map();
     for (const part of raw.values()) {
       const words = keys.map((key) => this.text(key, part.first));
@@ -390,6 +437,26 @@ class Device {
     }
     return [...found.values()].sort((a, b) => b.bytes - a.bytes || b.count - a.count
       || (a.words.join("\u0000") < b.words.join("\u0000") ? -1 : 1));
+  }
+
+  /** @param {string[]} keys @returns {Classes} */
+  classesOf(keys) {
+    const name = keys.join(" ");
+    let found = this._classes.get(name);
+    if (!found) this._classes.set(name, found = new Classes(this, keys));
+    return found;
+  }
+
+  /** @returns {Tree} */
+  tree() {
+    if (!this._tree) this._tree = new Tree(this);
+    return this._tree;
+  }
+
+  /** Whether some block has a text for a key. @param {string} key @returns {boolean} */
+  hasText(key) {
+    if (!this._texts.has(key)) this._texts.set(key, this.sites[`s_${key}`].some((/** @type {number} */ id) => id));
+    return Boolean(this._texts.get(key));
   }
 }
 

@@ -59,7 +59,7 @@ class AllTab {
       const number = key === "size" || key === "birth" || key === "life" || key === "step";
       return { title, number, down: key === "size" || key === "life", wide: !number && key !== "category", text,
         cell: (i) => (key === "size" ? size(device.bytes(rows[i])) : key === "category" ? swatch(text(i)) : text(i) || "–") };
-    }).filter((column, i) => !["owner", "shape"].includes(ALL_COLUMNS[i][1]) || device.sites[`s_${ALL_COLUMNS[i][1]}`].some((id) => id));
+    }).filter((column, i) => !["owner", "shape"].includes(ALL_COLUMNS[i][1]) || device.hasText(ALL_COLUMNS[i][1]));
     const table = this.table = new Table({ label: "all allocations", test: "all-table", columns, rows: rows.length, height: 560,
       sorted: this.sorted, down: this.down, onsort: (i, down) => { this.sorted = i; this.down = down; later("tab"); },
       selected: (i) => rows[i] === this.chosen,

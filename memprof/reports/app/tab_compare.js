@@ -70,10 +70,10 @@ class CompareTab {
   _draw(g, width, height, put) {
     const { now, before } = meta.compare;
     const n = Math.max(now.steps.length, before.steps.length);
-    const top = Math.max(1, ...now.steps.map((s) => s[1]), ...before.steps.map((s) => s[1]));
+    const top = greatest([...now.steps, ...before.steps].map((s) => s[1])) || 1;
     const lane = (height - 30) / 3, w = width - MARGIN.left - MARGIN.right, dx = Math.min(w / Math.max(n, 1), 48);
     const differ = Array.from({ length: n }, (_, k) => (now.steps[k] && before.steps[k] ? now.steps[k][1] - before.steps[k][1] : null));
-    const most = Math.max(1, ...differ.map((by) => Math.abs(by || 0)));
+    const most = greatest(differ.map((by) => Math.abs(by || 0))) || 1;
     ["before", "now", "change"].forEach((name, row) => {
       const y0 = 6 + row * (lane + 6);
       g.fillStyle = colours.muted;

@@ -92,7 +92,7 @@ class LeaksTab {
       return sum;
     });
     const later_ = shown.map((b) => shown.map((k) => m[(b + 1) * n + k]));
-    const most = Math.max(1, ...later_.filter((_, row) => shown[row] >= this.warmup).flat());
+    const most = greatest(later_.filter((_, row) => shown[row] >= this.warmup).flat()) || 1;
     const cell = (bytes, k, heat) => {
       const td = h("td.n", { title: `${count(bytes)} bytes` }, bytes ? size(bytes) : "·");
       if (heat && bytes) {
@@ -118,10 +118,10 @@ class LeaksTab {
     const n = Math.max(10, Math.min(Math.floor(box.w / 6), 240));
     const kept = new Float64Array(n), gone = new Float64Array(n);
     const mask = view.hits && view.hits.mask;
-    const whole = wholeView(device), span = whole[1] - whole[0];
+    const whole = wholeView(device), span = whole[1] - whole[0], places = device.places(view.axis);
     for (let a = device.old; a < device.nA; a++) {
       if (mask && !mask[a]) continue;
-      const at = view.byTime ? device.t[device.birth[a] - 1] : device.birth[a] - 1;
+      const at = places ? places[device.birth[a] - 1] : device.birth[a] - 1;
       const c = clamp(0, Math.floor(((at - whole[0]) / span) * n), n - 1);
       if (device.death[a] >= device.nE) kept[c] += device.bytes(a);
       else gone[c] += device.bytes(a);
@@ -143,7 +143,7 @@ class LeaksTab {
       g.fillStyle = colours.text;
       g.fillRect(x, y(kept[c]), w, y(0) - y(kept[c]));
       const from = whole[0] + (c * span) / n;
-      put(x, box.y, dx, box.h, `born at ${view.byTime ? time(from) : `event ${count(Math.round(from))}`}\nalive at the end ${size(kept[c], 4)}\nfreed ${size(gone[c], 4)}`);
+      put(x, box.y, dx, box.h, `born ${view.axis === "event" ? `at event ${count(Math.round(from))}` : view.axis === "step" ? `in step ${stepMark(from)}` : `at ${time(from)}`}\nalive at the end ${size(kept[c], 4)}\nfreed ${size(gone[c], 4)}`);
     }
     g.fillStyle = colours.muted;
     g.textBaseline = "top";

@@ -38,7 +38,7 @@ class StairsTab {
   render() {
     const device = /** @type {Device} */ (current());
     const s = device.meta.stairs;
-    const deepest = Math.max(...s.depth);
+    const deepest = greatest(s.depth);
     if (this.device !== device) {
       // The depth at which most bytes are told apart in at most some 60 steps.
       this.device = device;
@@ -139,8 +139,13 @@ class StairsTab {
     }
     g.fillText("forward ↑", box.x + 4, box.y);
     if (low) {
-      g.textBaseline = "bottom";
-      g.fillText(`backward ↓ up to ${size(low)}`, box.x + 4, box.y + box.h);
+      // On a ground of its own: bars may stand behind it.
+      const text = `backward ↓ up to ${size(low)}`, wide = g.measureText(text).width;
+      g.fillStyle = colours.page;
+      g.fillRect(box.x + box.w - wide - 10, box.y + box.h - 18, wide + 8, 16);
+      g.fillStyle = colours.muted;
+      g.textBaseline = "middle";
+      g.fillText(text, box.x + box.w - wide - 6, box.y + box.h - 10);
     }
   }
 }
@@ -156,7 +161,7 @@ function foldSteps(steps) {
   }
   return [...groups.entries()].map(([name, group]) => {
     const sum = (/** @type {string} */ key) => group.reduce((total, step) => total + step[key], 0);
-    const most = (/** @type {string} */ key) => Math.max(...group.map((step) => step[key]));
+    const most = (/** @type {string} */ key) => greatest(group.map((step) => step[key]));
     const sorted = group.map((step) => step.kept).sort((a, b) => a - b);
     const middle = sorted[sorted.length >> 1];
     return { name: group.length > 1 ? name : group[0].name, n: group.length, kept: sum("kept"), born: sum("born"),
