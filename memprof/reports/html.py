@@ -137,7 +137,9 @@ def page(
         f"{footer}</footer>\n"
         # The app between the first block and all others: it draws while the browser
         # still reads those, and tells of a file that ends too soon.
-        f"{core}\n<script>{script}</script>\n" + "\n".join(others) + "\n</body>\n</html>\n"
+        f"{core}\n<script>{script}</script>\n"
+        + "\n".join(others)
+        + "\n</body>\n</html>\n"
     )
 
 

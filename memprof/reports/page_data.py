@@ -71,7 +71,7 @@ class PageData:
         share = KEEP // len(numbers)
         keep = [share if fold and count > share else None for count in lives]
         self.facts = _shown_facts(
-            gather(recording, device_name(opened), HOLDERS), paths
+            gather(recording, device_name(opened), HOLDERS, sparks=False), paths
         )
         names = Names(recording, paths)
         self.blocks: dict[str, bytes] = {}
@@ -143,7 +143,8 @@ class PageData:
             "labels": bool(recording.rules),
         }
         if compare is not None:
-            other = gather(compare, _same_device(compare, device_name(opened)), 0)
+            name = _same_device(compare, device_name(opened))
+            other = gather(compare, name, 0, sparks=False)
             self.meta["compare"] = compared(
                 recording, compare, opened, self.facts, other, paths
             )
@@ -216,8 +217,8 @@ def _device_notes(recording: Recording, one: Device, sampled: bool) -> list[str]
         notes.append(
             f"folded: {counted(len(one.folded), 'allocation')}, each of at most "
             f"{size_text(one.fold.size)} and freed within "
-            f"{counted(one.fold.events, 'event')}; every total has them, what was alive "
-            "is known block by block at the peak"
+            f"{counted(one.fold.events, 'event')}; every total has them, what was "
+            "alive is known block by block at the peak"
             + (", at each step's peak and at its end" if one.fold.whole else "")
         )
     if len(one.oom_events):

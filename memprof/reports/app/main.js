@@ -345,7 +345,7 @@ const AXES = { time: "Time", event: "Events", step: "Steps" };
 /** A run without steps has no axis of them. */
 function shownAxes() {
   const device = current();
-  return Object.keys(AXES).filter((axis) => axis !== "step" || (device && device.meta.steps.number.length));
+  return Object.keys(AXES).filter((axis) => axis !== "step" || (device && device.meta.steps.number.length > 1));
 }
 
 function nextAxis() {
