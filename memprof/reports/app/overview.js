@@ -395,7 +395,7 @@ class Overview {
     g.textAlign = "center";
     g.textBaseline = "top";
     const wanted = Math.max(2, Math.floor(box.w / 110));
-    const marks = ticks(view.v0, view.v1, wanted);
+    const marks = ticks(view.v0, view.v1, wanted).filter((at) => view.axis !== "step" || view.v1 - view.v0 < 2 || at === Math.round(at));
     for (const at of marks) {
       const x = box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
       g.strokeStyle = colours.axis;

@@ -105,7 +105,7 @@ class StairsTab {
     const box = { x: MARGIN.left, y: 8, w: width - MARGIN.left - MARGIN.right, h: height - 16 };
     // Below the forward's floor: the names, then what backward needed.
     const named = 18, share = Math.min(low / (top + low), 0.4), zero = box.y + (box.h - named) * (1 - share);
-    const floor = zero + named, up = (zero - box.y) / (top * 1.03), down = low ? (box.y + box.h - floor) / low : 0;
+    const floor = zero + named, up = (zero - box.y) / (top * 1.03), down = low ? (box.y + box.h - 16 - floor) / low : 0;
     byteAxis(g, { ...box, h: zero - box.y }, top, (at) => zero - at * up);
     const dx = box.w / Math.max(steps.length, 1);
     level = 0;
@@ -139,13 +139,8 @@ class StairsTab {
     }
     g.fillText("forward ↑", box.x + 4, box.y);
     if (low) {
-      // On a ground of its own: bars may stand behind it.
-      const text = `backward ↓ up to ${size(low)}`, wide = g.measureText(text).width;
-      g.fillStyle = colours.page;
-      g.fillRect(box.x + box.w - wide - 10, box.y + box.h - 18, wide + 8, 16);
-      g.fillStyle = colours.muted;
-      g.textBaseline = "middle";
-      g.fillText(text, box.x + box.w - wide - 6, box.y + box.h - 10);
+      g.textBaseline = "bottom";
+      g.fillText(`backward ↓ up to ${size(low)}`, box.x + 4, box.y + box.h + 4);
     }
   }
 }
