@@ -162,6 +162,8 @@ def sentence(facts: dict[str, Any]) -> str:
     """Say in one sentence what the peak is, where, and mostly of what."""
     peak = facts["peak"]
     size = peak["requested_bytes"]
+    if not size:
+        return f"No memory was allocated on {facts['device']}"
     words = f"Peak {size_text(size, 4)} on {facts['device']}"
     if peak["step"] is not None:
         words += f" at step {peak['step']}, {peak['phase']}"

@@ -170,6 +170,17 @@ def test_samples_without_a_figure_are_no_figure(opened, tmp_path):
     page.check_quiet()
 
 
+def test_blocks_without_segments_have_no_reserved_bytes(opened, tmp_path):
+    path = tmp_path / "r.html"
+    events = [{"kind": 1, "address": 1 << 20, "size": 2000, "device": 0}]
+    Recording(_core.from_events(rows(events), [])).report(path)
+    page = opened(path)
+    assert "not known" in page.test("figure-reserved").inner_text()
+    assert page.test("unseen").is_visible()
+    assert "-" not in page.test("waterfall").inner_text()
+    page.check_quiet()
+
+
 @pytest.mark.parametrize("share", [0.99, 0.7, 0.01])
 def test_half_a_file_still_shows_its_table(opened, tmp_path, share):
     """As a broken download leaves it: the app says that the file is cut."""

@@ -51,9 +51,9 @@ function driverTable(device) {
   }
   rows.push(row(gpu ? own ? "this process on the device" : "in use by all processes" : "resident, all of the process", near.bytes, true));
   return h("div", {}, h("h3", {}, "What the driver says ", h("span.muted", { test: "sample" }, `${sampled(near.late)}, ${own ? used.method : used.device_method}`)),
-    h("table.fall", { test: "driver" }, h("caption.quiet", {}, "the sample nearest to the cursor"),
+    h("div.scroll", {}, h("table.fall", { test: "driver" }, h("caption.quiet", {}, "the sample nearest to the cursor"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "part"), h("th.n", { scope: "col" }, "size"), h("th.n", { scope: "col" }, "%"))),
-      h("tbody", {}, rows)),
+      h("tbody", {}, rows))),
     own && gpu && near.device >= 0 ? h("p.note", {}, `All processes use ${size(near.device, 4)} of the device (${used.device_method}).`) : null);
 }
 

@@ -415,7 +415,7 @@ function showHeadline() {
   };
   const parts = [
     figure("peak allocated", size(peak.bytes, 4), `${count(peak.bytes)} bytes`, toPeak, "figure-peak"),
-    peak.reserved === null ? null : figure("reserved then", size(peak.reserved, 4), `${size(peak.reserved - peak.bytes)} rounding and cache`,
+    peak.reserved === null ? null : !device.segmentsSeen ? figure("reserved then", "not known", "no segments were seen", null, "figure-reserved") : figure("reserved then", size(peak.reserved, 4), `${size(peak.reserved - peak.bytes)} rounding and cache`,
       () => { change({ tab: device.addr ? "frag" : "cursor" }); toPeak(); }, "figure-reserved"),
     figure("at the end", size(alive, 4), "still allocated", () => setCursor(device.nE - 1, true), "figure-end"),
     figure("steps", d.steps.number.length ? count(d.steps.number.length) : "none", d.steps.number.length ? `numbers ${d.steps.number[0]} to ${d.steps.number[d.steps.number.length - 1]}` : "not marked", null, "figure-steps"),
@@ -431,7 +431,7 @@ function showHeadline() {
     h("div.figures", {}, parts),
     holders.length ? h("div.holders", {}, h("h2", {}, "Largest at the peak"), h("ol", {}, holders.map((/** @type {any} */ row) => h("li", {},
       h("button.link", { onclick: () => { setCursor(peak.event, true); change({ tab: "cursor", q: `cat:${row.category}${quoted("module", row.module)}${quoted("op", row.op)}${quoted("line", row.line)} alive:peak` }); } },
-        `${size(row.bytes)} ${words(row.category)}`), ` ${[row.module, row.op, row.line || row.owner].filter(Boolean).join(" · ")} `,
+        `${size(row.bytes)} ${words(row.category)}`), " ", h("bdi", {}, [row.module, row.op, row.line || row.owner].filter(Boolean).join(" · ")), " ",
       h("span.muted", {}, `${percent(row.bytes, peak.bytes)} %, ${counted(row.count, "block")}`))))) : "");
   const found = meta.findings;
   byId("findings").replaceChildren(found && found.length ? h("ol", {}, found.map((/** @type {any} */ one) => h("li", {},
@@ -479,7 +479,7 @@ function fillTwin(twin) {
   const part = (i, name) => cols.parts[i * K + device.categories.indexOf(name)];
   const columns = [{ title: "highest at", number: true, cell: (i) => time(device.at(cols.event[i])), text: (i) => String(device.number(cols.event[i])) },
     { title: "allocated", number: true, cell: (i) => size(cols.total[i], 4), text: (i) => String(cols.total[i]) },
-    ...(device.resBytes ? [{ title: "reserved", number: true, cell: (i) => size(device.reserved(cols.event[i]) || 0, 4), text: (i) => String(device.reserved(cols.event[i])) }] : []),
+    ...(device.segmentsSeen ? [{ title: "reserved", number: true, cell: (i) => size(device.reserved(cols.event[i]) || 0, 4), text: (i) => String(device.reserved(cols.event[i])) }] : []),
     ...used.map((name) => ({ title: words(name), number: true, cell: (i) => size(part(i, name)), text: (i) => String(part(i, name)) }))];
   const table = new Table({ label: "the overview's range in 24 parts, the highest state of each", test: "twin-table", columns, rows: n });
   twin.replaceChildren(twin.firstElementChild || "", table.buttons(), table.box);

@@ -122,6 +122,9 @@ class Device {
     this.peakEvent = -1;
     this._order();
     this._pyramid();
+    // Blocks without their segments, as other tools record them: then what is reserved
+    // is less than what lies in it, and no figure at all.
+    this.segmentsSeen = Boolean(this.resBytes) && Number(this.reserved(this.peakEvent)) >= this.peakTotal;
   }
 
   /** Put the deaths in order: a counting sort. */

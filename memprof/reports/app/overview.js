@@ -257,7 +257,7 @@ class Overview {
     if (!device) return found;
     if (device.meta.steps.number.length) found.push("steps");
     if (device.meta.phases.name.length) found.push("phases");
-    if (device.resBytes) found.push("free");
+    if (device.segmentsSeen) found.push("free");
     if (device.hasText("module")) found.push("modules");
     return found;
   }
@@ -285,7 +285,7 @@ class Overview {
     const n = Math.min(Math.floor(box.w), 2000);
     const cols = this.columns = columnsOf(device, view.v0, view.v1, n, view.axis, this.columns);
     const held = greatest(cols.total), reserved = new Float64Array(n);
-    if (device.resBytes) for (let c = 0; c < n; c++) reserved[c] = device.reserved(cols.event[c]) || 0;
+    if (device.segmentsSeen) for (let c = 0; c < n; c++) reserved[c] = device.reserved(cols.event[c]) || 0;
     // Lines far above the bands are told, not drawn: else the bands were flat.
     const room = held * 4 || Infinity, above = [];
     let top = held;
@@ -293,7 +293,7 @@ class Overview {
       if (bytes <= room) top = Math.max(top, bytes);
       else above.push(`${name} up to ${size(bytes)}`);
     };
-    if (device.resBytes) fit("reserved", greatest(reserved));
+    if (device.segmentsSeen) fit("reserved", greatest(reserved));
     const used = device.used, shown = used ? this._used(device, used) : [];
     if (used && shown.length) fit(used.title, greatest(shown.map((p) => p[1])));
     const limit = device.meta.total_bytes;
@@ -326,12 +326,12 @@ class Overview {
     g.beginPath();
     g.rect(box.x, box.y - 1, box.w, box.h + 2);
     g.clip();
-    if (device.resBytes) line((c) => reserved[c], colours.text, [], 1.5);
+    if (device.segmentsSeen) line((c) => reserved[c], colours.text, [], 1.5);
     if (shown.length) this._drawUsed(g, box, shown, y);
     g.restore();
     g.fillStyle = colours.text;
     g.textBaseline = "bottom";
-    if (device.resBytes && reserved[0] <= top * 1.05) g.fillText("reserved", box.x + 6, Math.max(y(reserved[0]) - 3, box.y + 12));
+    if (device.segmentsSeen && reserved[0] <= top * 1.05) g.fillText("reserved", box.x + 6, Math.max(y(reserved[0]) - 3, box.y + 12));
     if (used && shown.length && shown[0][1] <= top * 1.05) g.fillText(used.title, clamp(box.x + 6, shown[0][0] + 6, box.x + box.w - 90), Math.max(y(shown[0][1]) - 5, box.y + 12));
     if (above.length) {
       g.textBaseline = "top";

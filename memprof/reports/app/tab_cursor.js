@@ -112,7 +112,7 @@ class CursorTab {
 
   /** The table of categories that adds up to what torch reserved. */
   _waterfall(device, total, parts) {
-    const reserved = device.reserved(view.cursor), waiting = device.waiting(view.cursor);
+    const told = device.reserved(view.cursor), reserved = device.segmentsSeen ? told : null, waiting = device.waiting(view.cursor);
     const whole = reserved === null ? total + waiting : Math.max(reserved, total);
     const other = view.b === null ? null : device.totals(view.b);
     let base = 0;
@@ -138,12 +138,14 @@ class CursorTab {
       rows.push(row("rounding and cached free", reserved - total - waiting, "", ""));
       rows.push(row("reserved", reserved, "", "sum"));
     }
+    const unseen = told !== null && !device.segmentsSeen
+      ? h("p.note", { test: "unseen" }, "What torch reserved is not known: the segments that these blocks lie in were not seen.") : null;
     return h("div.scroll", {}, h("table.fall", { test: "waterfall" },
       h("caption.quiet", {}, "categories add up to what is allocated, that and the cache to what is reserved"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "part"), h("th.n", { scope: "col" }, "size"),
         h("th.n", { scope: "col" }, "%"), other ? h("th.n", { scope: "col" }, "A − B") : null,
         h("th", { scope: "col" }, h("span.quiet", {}, "bar")))),
-      h("tbody", {}, rows)));
+      h("tbody", {}, rows)), unseen);
   }
 
   /** A tree of modules, then ops, then lines; the width is bytes. */
