@@ -6,13 +6,20 @@ const OF_LIVES = ["step", "saved", "size"];
 
 /** @typedef {{bytes: number, count: number, first: number, words: string[], cats: Float64Array}} Group */
 
+const MOST = 60000; // classes remembered: with more a list or tree begins anew
+
 /** The classes of one list of keys. */
 class Classes {
   /** @param {Device} device @param {string[]} keys */
   constructor(device, keys) {
     this.device = device;
     this.keys = keys;
-    this.of = new Int32Array(device.K * device.nSites).fill(-1);
+    this.byCategory = keys.includes("category");
+    // Mostly all blocks of a site are of one category; other pairs are looked up.
+    this.of = new Int32Array(device.nSites).fill(-1);
+    this.catOf = new Uint8Array(this.byCategory ? device.nSites : 0);
+    /** @type {Map<number, number>} */
+    this.others = new Map();
     /** @type {string[][]} */
     this.words = [];
     /** @type {string[]} */
@@ -32,27 +39,31 @@ class Classes {
     this.cats = new Float64Array(n * this.device.K);
   }
 
-  /** The class of a pair that is seen for the first time. @param {number} pair @param {number} a */
-  add(pair, a) {
+  /** @param {number} a a life @returns {number} its class */
+  classOf(a) {
+    const { cat, site, nSites } = this.device, s = site[a], k = this.of[s];
+    if (k >= 0 && (!this.byCategory || this.catOf[s] === cat[a])) return k;
+    const pair = cat[a] * nSites + s, other = k < 0 ? undefined : this.others.get(pair);
+    if (other !== undefined) return other;
     const words = this.keys.map((key) => this.device.text(key, a)), name = words.join("\u0000");
-    let k = this.known.get(name);
-    if (k === undefined) {
-      this.known.set(name, k = this.words.length);
+    let found = this.known.get(name);
+    if (found === undefined) {
+      this.known.set(name, found = this.words.length);
       this.words.push(words);
       this.names.push(name);
     }
-    this.of[pair] = k;
-    return k;
+    if (k >= 0) this.others.set(pair, found);
+    else {
+      this.of[s] = found;
+      if (this.byCategory) this.catOf[s] = cat[a];
+    }
+    return found;
   }
 
   /** Classes of all of LIVES are known, and there is room for their sums.
    * @param {Uint32Array} lives */
   prepare(lives) {
-    const { of } = this, { cat, site, nSites } = this.device;
-    for (let i = 0; i < lives.length; i++) {
-      const pair = cat[lives[i]] * nSites + site[lives[i]];
-      if (of[pair] < 0) this.add(pair, lives[i]);
-    }
+    for (let i = 0; i < lives.length; i++) this.classOf(lives[i]);
     if (this.words.length > this.bytes.length) this.room(this.words.length * 2);
   }
 
@@ -60,13 +71,13 @@ class Classes {
    * @param {Uint32Array} lives @returns {number[]} the classes that are there */
   sum(lives) {
     this.prepare(lives);
-    const { of, bytes, count, first, cats } = this, { cat, site, si, sizes, nSites, K } = this.device;
+    const { bytes, count, first, cats } = this, { cat, si, sizes, K } = this.device;
     bytes.fill(0);
     count.fill(0);
     cats.fill(0);
     const there = [];
     for (let i = 0; i < lives.length; i++) {
-      const a = lives[i], k = of[cat[a] * nSites + site[a]], s = sizes[si[a]];
+      const a = lives[i], k = this.classOf(a), s = sizes[si[a]];
       if (!count[k]++) {
         first[k] = a;
         there.push(k);

@@ -446,13 +446,13 @@ class Device {
   classesOf(keys) {
     const name = keys.join(" ");
     let found = this._classes.get(name);
-    if (!found) this._classes.set(name, found = new Classes(this, keys));
+    if (!found || found.words.length > MOST) this._classes.set(name, found = new Classes(this, keys));
     return found;
   }
 
   /** @returns {Tree} */
   tree() {
-    if (!this._tree) this._tree = new Tree(this);
+    if (!this._tree || this._tree.names.length > 2 * MOST) this._tree = new Tree(this);
     return this._tree;
   }
 
