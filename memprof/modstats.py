@@ -58,6 +58,7 @@ _OWNED = {
     for name in ("parameter", "gradient", "optimizer_state")
 }
 _WORKSPACE = _core.CATEGORIES.index("workspace")
+_DEEPEST = 200  # modules inside of each other
 
 
 class Tree:
@@ -99,7 +100,10 @@ class Tree:
         key = (model, path)
         number = self._number.get(key)
         if number is None:
-            parent = self._add(model, path.rpartition(".")[0]) if path else -1
+            around = path.rpartition(".")[0]
+            if around.count(".") >= _DEEPEST:  # no model; a name from somewhere else
+                around = ".".join(around.split(".", _DEEPEST)[:_DEEPEST])
+            parent = self._add(model, around) if path else -1
             number = self._number[key] = len(self._parents)
             self._parents.append(parent)
         return number

@@ -113,9 +113,13 @@ def cell_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps",
         type=words.count,
-        default=1,
         metavar="N",
-        help="run it so often, each time as one step; default: 1",
+        help="run it so often, each time as one step; default: 1, with --leaks 5",
+    )
+    parser.add_argument(
+        "--leaks",
+        action="store_true",
+        help="say what outlives the step that made it, and who holds it",
     )
     parser.add_argument(
         "--html", metavar="F", help="write the report to this file as well"
@@ -133,7 +137,8 @@ def run_cell(shell: Any, line: str, cell: str) -> Any:
     """Do ``%%memprof``: run CELL and return the profile.
 
     The cell's names are the notebook's, as without the magic.  If it fails, its
-    error is shown as always and the profile holds what was until then.
+    error is shown as always, the profile holds what was until then, and what the
+    traceback and ``Out`` keep alive is told.
 
     Raises:
         MemprofError: a wrong word on the magic's line.
@@ -141,13 +146,22 @@ def run_cell(shell: Any, line: str, cell: str) -> Any:
     import memprof
 
     args = cell_parser().parse_args(shlex.split(line))
+    from memprof.integrations import cells
+
+    steps = args.steps if args.steps is not None else 5 if args.leaks else 1
     profile = memprof.profile(record_shapes=args.shapes)
+    done = True
     with profile:
-        for number in range(max(args.steps, 1)):
+        for number in range(max(steps, 1)):
             if number:
                 profile.step()
-            if not shell.run_cell(cell).success:
+            done = shell.run_cell(cell).success
+            if not done:
                 break
+    if not done:
+        print(cells.kept(profile.recording))
+    elif args.leaks:
+        print(cells.survivors(profile.recording, args.device))
     if args.html:
         profile.report(args.html, args.device)
     return profile

@@ -37,8 +37,13 @@ SPARK_COLUMNS = 11  # of one step
 SHAPES = 3  # the largest
 
 
-def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
-    """Collect what the block says; see ``Summary.to_dict``."""
+def gather(
+    recording: Recording, device: object, limit: int, *, sparks: bool = True
+) -> dict[str, Any]:
+    """Collect what the block says; see ``Summary.to_dict``.
+
+    SPARKS: with the columns of its sparklines, which take long for many steps.
+    """
     check_whole(limit=limit)
     if limit < 0:
         raise ValueError(f"limit must be 0 or more, not {limit}")
@@ -64,7 +69,7 @@ def gather(recording: Recording, device: object, limit: int) -> dict[str, Any]:
         "finished": info["finished"],
         "damaged_bytes": info["damaged_bytes"],
         "steps": _steps(recording, peak),
-        "sparks": _spark_columns(recording, peak),
+        "sparks": _spark_columns(recording, peak) if sparks else [],
         "peak": {
             "requested_bytes": peak.requested,
             "active_bytes": peak.active,

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 APP = Path(__file__).parent / "app"
 SCRIPTS = (
-    *("base", "decode", "model", "filter", "overview", "table", "chart"),
+    *("base", "decode", "driver", "groups", "model", "filter", "overview", "table"),
+    "chart",
     *("tab_cursor", "tab_stairs", "tab_leaks", "tab_address", "tab_compare"),
     *("tab_all", "keys", "main"),
 )
@@ -110,6 +111,7 @@ def page(
             f'<script type="application/x-memprof" id="mp-{name}" '
             f'data-enc="{how}">{text}</script>'
         )
+    core, *others = scripts
     script, style = app_script(), (APP / "app.css").read_text("utf-8")
     title = f"memprof {data.facts['run']}".strip()
     paths_said = {"relative": "yes, relative", "full": "yes, whole", "hash": "no"}
@@ -133,8 +135,11 @@ def page(
         "table.</p></noscript>\n"
         f'<footer id="mp-footer">memprof {_escaped(data.meta["memprof"])} · '
         f"{footer}</footer>\n"
-        + "\n".join(scripts)
-        + f"\n<script>{script}</script>\n</body>\n</html>\n"
+        # The app between the first block and all others: it draws while the browser
+        # still reads those, and tells of a file that ends too soon.
+        f"{core}\n<script>{script}</script>\n"
+        + "\n".join(others)
+        + "\n</body>\n</html>\n"
     )
 
 

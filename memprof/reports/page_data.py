@@ -19,6 +19,8 @@ from memprof.reports.columns import block, column
 from memprof.reports.facts import gather
 from memprof.reports.page_compare import compared
 from memprof.reports.page_device import Device, Names
+from memprof.reports.page_driver import books, samples
+from memprof.reports.page_fold import KEEP
 from memprof.reports.shown_paths import check_paths, shown_place
 from memprof.reports.units import count_text, counted, size_text
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 HOLDERS = 20  # rows of the table that needs no script
 MAX_ALLOCATIONS = 3_000_000
-"""What a page may hold: more make it slow to open and large to keep."""
+"""What a page may hold: of more, small and short-lived blocks are folded."""
 
 _STAIR_FIELDS = (
     *("name", "depth", "parent", "calls", "retained_bytes_self", "retained_bytes"),
@@ -63,30 +65,41 @@ class PageData:
         numbers = [opened] if device is not None else list(recording._core.devices())
         if opened not in numbers:
             numbers.append(opened)
-        lives = sum(len(recording.allocations(device_name(n))) for n in numbers)
-        if lives > MAX_ALLOCATIONS:
-            raise MemprofError(
-                f"{count_text(lives)} allocations are too many for a page (at most "
-                f"{count_text(MAX_ALLOCATIONS)}); give device=, or record fewer steps "
-                "(schedule=memprof.schedule(...))"
-            )
+        lives = [len(recording.allocations(device_name(n))) for n in numbers]
+        # A device that is small beside the others is not folded for their sake.
+        fold = sum(lives) > MAX_ALLOCATIONS
+        share = KEEP // len(numbers)
+        keep = [share if fold and count > share else None for count in lives]
         self.facts = _shown_facts(
-            gather(recording, device_name(opened), HOLDERS), paths
+            gather(recording, device_name(opened), HOLDERS, sparks=False), paths
         )
         names = Names(recording, paths)
         self.blocks: dict[str, bytes] = {}
         devices, first = [], None
         for index, number in enumerate(numbers):
-            one = Device(recording, number, names)
+            one = Device(recording, number, names, keep[index])
             meta = one.meta()
+            if len(one.lives) > MAX_ALLOCATIONS:
+                raise MemprofError(
+                    f"{count_text(len(one.lives))} blocks of {one.name} are too large "
+                    "or live too long to be folded, more than a page can hold "
+                    f"({count_text(MAX_ALLOCATIONS)}); give device=, or record fewer "
+                    "steps (schedule=memprof.schedule(...))"
+                )
+            meta["folded"] = one.told_folds(paths)
+            if one.fold is not None:
+                self.blocks[f"fold-{index}"] = block(one.folds())
             self.blocks[f"allocs-{index}"] = block(one.allocs())
-            self.blocks[f"events-{index}"] = block(one.events())
+            measured, meta["used"] = samples(recording, one)
+            meta["books"] = books(recording, one)
+            self.blocks[f"events-{index}"] = block([*one.events(), *measured])
             placed = one.addresses()
             if placed is not None:
                 self.blocks[f"addr-{index}"] = block(placed[0], placed[1])
             meta["addresses"] = placed is not None
             meta["stairs"] = _stairs(recording, one)
-            meta["notes"] = [*_device_notes(recording, one), *one.notes]
+            sampled = bool(measured)
+            meta["notes"] = [*_device_notes(recording, one, sampled), *one.notes]
             facts = recording.info["device_facts"].get(one.name)
             facts = facts if isinstance(facts, dict) else {}
             meta["gpu"] = facts.get("name")
@@ -123,13 +136,15 @@ class PageData:
             "devices": devices,
             "opened": numbers.index(opened),
             "holders": self.facts["rows"][:3],
+            "findings": None,  # nobody looks for any yet; [{"text", "tab", "q"}, ...]
             "sentence": sentence(self.facts),
             "notes": _notes(recording, self.facts),
             "privacy": {"paths": paths, "source": source},
             "labels": bool(recording.rules),
         }
         if compare is not None:
-            other = gather(compare, _same_device(compare, device_name(opened)), 0)
+            name = _same_device(compare, device_name(opened))
+            other = gather(compare, name, 0, sparks=False)
             self.meta["compare"] = compared(
                 recording, compare, opened, self.facts, other, paths
             )
@@ -147,6 +162,8 @@ def sentence(facts: dict[str, Any]) -> str:
     """Say in one sentence what the peak is, where, and mostly of what."""
     peak = facts["peak"]
     size = peak["requested_bytes"]
+    if not size:
+        return f"No memory was allocated on {facts['device']}"
     words = f"Peak {size_text(size, 4)} on {facts['device']}"
     if peak["step"] is not None:
         words += f" at step {peak['step']}, {peak['phase']}"
@@ -188,7 +205,7 @@ def _stairs(recording: Recording, one: Device) -> dict[str, Any] | None:
     }
 
 
-def _device_notes(recording: Recording, one: Device) -> list[str]:
+def _device_notes(recording: Recording, one: Device, sampled: bool) -> list[str]:
     """Say what is not known, or lost, of one device."""
     notes = []
     old = one.lives[one.lives["born_event"] < 0]
@@ -197,6 +214,14 @@ def _device_notes(recording: Recording, one: Device) -> list[str]:
         notes.append(
             f"{counted(len(old), 'block')}, {size}, are older than the recording: how "
             "they came about is known only where the profile followed them"
+        )
+    if one.fold is not None:
+        notes.append(
+            f"folded: {counted(len(one.folded), 'allocation')}, each of at most "
+            f"{size_text(one.fold.size)} and freed within "
+            f"{counted(one.fold.events, 'event')}; every total has them, what was "
+            "alive is known block by block at the peak"
+            + (", at each step's peak and at its end" if one.fold.whole else "")
         )
     if len(one.oom_events):
         notes.append(f"out of memory: {counted(len(one.oom_events), 'time')}")
@@ -210,7 +235,7 @@ def _device_notes(recording: Recording, one: Device) -> list[str]:
         )
     if one.number < 0:
         notes.append("the CPU's allocator keeps no cache that torch tells of")
-    else:
+    elif not sampled:
         notes.append(
             "memory of the device outside of torch was not sampled, so it is not drawn"
         )

@@ -19,6 +19,7 @@ from memprof.ends import End, _Fact, _Teller, ends
 from memprof.groups import dense_codes
 from memprof.moment import _Columns, places
 from memprof.reports.columns import Column, column
+from memprof.reports.page_fold import Chosen, by_site, choose, deltas
 from memprof.reports.shown_paths import shown_path, shown_place
 from memprof.rows import NO_INDEX, Ints, Rows
 
@@ -119,8 +120,21 @@ class Names:
 class Device:
     """The blocks ``allocs``, ``events`` and ``addr`` of one device."""
 
-    def __init__(self, recording: Recording, number: int, names: Names) -> None:
-        """Number the events anew and gather the columns."""
+    def __init__(
+        self,
+        recording: Recording,
+        number: int,
+        names: Names,
+        keep: int | None = None,
+    ) -> None:
+        """Number the events anew and gather the columns.
+
+        Args:
+            recording: the recording.
+            number: of the device.
+            names: texts, frames and stacks.
+            keep: so many lives, about, are kept; None: all.
+        """
         self.recording, self.number, self.names = recording, number, names
         self.name = device_name(number)
         self.notes: list[str] = []
@@ -128,6 +142,14 @@ class Device:
         born = lives["born_event"]
         if (np.diff(born) < 0).any():  # seeds may come between births
             lives = lives[np.argsort(born, kind="stable")]
+        samples = recording._sampled(number, 0)
+        self.fold: Chosen | None = None
+        self.folded: Rows = lives[:0]
+        if keep is not None:
+            peak = recording.peak(self.name).event
+            self.fold = choose(recording, lives, samples, peak, keep)
+            self.folded = lives[~self.fold.kept]
+            lives = lives[self.fold.kept]
         self.lives: Rows = lives
         events = recording.events()
         mine = events["device"] == number
@@ -139,10 +161,11 @@ class Device:
         marked = np.zeros(len(events), np.bool_)
         self._born = self.lives["born_event"].astype(np.int64)
         self._died = self.lives["died_event"].astype(np.int64)
-        samples = recording._sampled(number, 0)
         steady = samples.event[np.flatnonzero(np.diff(samples.bytes[:, 2])) + 1]
         for found in (self._born, self._died, steady, self.oom_events):
             marked[found[found >= 0]] = True
+        if self.fold is not None:
+            marked[self.fold.marked] = True
         self.event: Ints = np.flatnonzero(marked)
         self._rank = np.cumsum(marked, dtype=np.int64) - 1
         self._reserved = None if number < 0 else (steady, samples)
@@ -300,6 +323,29 @@ class Device:
             ]
         return found
 
+    # -- what is folded --------------------------------------------------------
+
+    def folds(self) -> list[Column]:
+        """Return the columns of what folded lives add at the page's events."""
+        folded = self.folded
+        # The first event of the page that is not before an event.
+        first = self.rank(folded["born_event"] - 1) + 1
+        last = self.rank(folded["died_event"] - 1) + 1
+        return deltas(folded, first, last, len(self.event))
+
+    def told_folds(self, paths: str) -> dict[str, Any] | None:
+        """Return what is said of folded lives, for JSON; None: all are kept."""
+        if self.fold is None:
+            return None
+        return {
+            "count": len(self.folded),
+            "bytes": int(self.folded["size"].sum(dtype=np.uint64)),
+            "size": self.fold.size,
+            "events": self.fold.events,
+            "whole": self.fold.whole,
+            "rows": by_site(self.recording, self.folded, paths),
+        }
+
     # -- addresses -------------------------------------------------------------
 
     def addresses(self) -> tuple[list[Column], dict[str, Any]] | None:
@@ -393,7 +439,7 @@ class Device:
             "name": self.name,
             "events": len(self.event),
             "recorded_events": counted,
-            "allocations": len(self.lives),
+            "allocations": len(self.lives) + len(self.folded),
             "peak": {
                 "event": int(self.rank(peak.event)),
                 "bytes": peak.requested,

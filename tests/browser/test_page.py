@@ -102,7 +102,7 @@ def test_the_keyboard_alone(opened, gpu):
     press("c")
     assert state()["b"] is not None
     press("t")
-    assert state()["byTime"] is False
+    assert state()["axis"] == "event"
     press("t")
     press("g")
     assert state()["group"] != "blame"
@@ -279,6 +279,7 @@ def test_hostile_names_are_only_text(opened, tmp_path):
     for name in ("cursor", "leaks", "all"):
         page.test(f"tab-{name}").click()
         page.settle()
+        assert page.js("document.documentElement.scrollWidth") <= 1280, name
     page.test("all-table").focus()
     page.page.keyboard.press("ArrowDown")
     page.settle()
@@ -290,6 +291,24 @@ def test_hostile_names_are_only_text(opened, tmp_path):
     said = {tuple(row["keys"])[2] for row in page.js("memprof.liveSet(99)")}
     assert said == set(bad)
     page.js("(q) => memprof.search(q)", bad[1])
+    page.check_quiet()
+
+
+def test_a_name_without_end_does_not_widen_the_page(opened, tmp_path):
+    name = "n" * 10_000
+    event = {"kind": 1, "address": 64, "size": 9, "device": -1, "op": 0, "module": 0}
+    path = made(tmp_path, [event], [name], argv=[name])
+    page = opened(path, viewport={"width": 800, "height": 700})
+    for tab in ("cursor", "leaks", "all"):
+        page.test(f"tab-{tab}").click()
+        page.settle()
+        assert page.js("document.documentElement.scrollWidth") <= 800, tab
+        assert page.js("document.documentElement.scrollHeight") < 9000, tab
+    page.js("memprof.search('nnn')")
+    page.test("all-table").focus()
+    page.page.keyboard.press("ArrowDown")
+    page.settle()
+    assert page.js("document.documentElement.scrollWidth") <= 800
     page.check_quiet()
 
 

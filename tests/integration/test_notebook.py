@@ -98,6 +98,11 @@ CELLS = [
     "with memprof.profile() as p:\n    y = big + 1\n"
     "s, k, shown, r = p.summary(), p.key_averages(), p.show(), p.recording\n"
     "del big\ngc.collect()\nprint('gone' if gone() is None else 'held')",
+    "losses = []",
+    "%%memprof --leaks\nlosses.append(model(x).sum())\nNone",
+    "%%memprof --leaks --steps 4\nmodel(x).sum().backward()\nNone",
+    "%%memprof --leaks --steps 2\nNone",
+    "%%memprof\ndef broken():\n    local = torch.zeros(100000)\n    1 / 0\nbroken()",
 ]
 
 
@@ -173,3 +178,12 @@ def test_a_notebook_from_end_to_end(tmp_path):
     assert "MemprofError" in outputs(9)["error"]
     assert "--nonsense" in outputs(9)["error"]
     assert outputs(10)["stream"] == "gone\n"
+    leak = outputs(12)["stream"]
+    assert "made in steps 1 to 3" in leak
+    assert "3/3  input" in leak or "3/3  activation" in leak
+    assert "losses[" in leak
+    assert "no growth from step to step" in outputs(13)["stream"]
+    assert "fewer than 3 steps" in outputs(14)["stream"]
+    failed = outputs(15)["stream"]
+    assert "391 KiB in 1 block is held by the last traceback alone" in failed
+    assert "broken() local 'local'" in failed

@@ -136,6 +136,48 @@ def test_lives_and_levels_are_the_recordings(seed):
             assert events["res_bytes"][place] == samples.bytes[row, 2]
 
 
+@pytest.mark.parametrize(("seed", "keep"), [(0, 0), (3, 30), (5, 30), (2, 400)])
+def test_folded_blocks_add_what_they_had_at_each_event(seed, keep):
+    recording = random_recording(seed, 2500)
+    names, kinds = Names(recording, "full"), len(_core.CATEGORIES)
+    folded = 0
+    for number in recording._core.devices():
+        device = Device(recording, number, names, keep)
+        lives = recording.allocations(device.name)
+        assert len(device.lives) + len(device.folded) == len(lives)
+        # Folded is only what is both small and short-lived.
+        fold = device.fold
+        gone = device.folded["died_event"] - device.folded["born_event"]
+        assert (device.folded["size"] <= fold.size).all()
+        assert ((gone >= 0) & (gone <= fold.events)).all()
+        columns, _ = unpacked(block(device.folds()))
+        count = len(device.event)
+        bytes_, blocks = np.zeros((2, count, kinds))
+        at = columns["fold_event"], columns["fold_cat"]
+        bytes_[at], blocks[at] = columns["fold_bytes"], columns["fold_count"]
+        bytes_, blocks = bytes_.cumsum(axis=0), blocks.cumsum(axis=0)
+        for place, event in enumerate(device.event.tolist()):
+            rows = device.folded
+            there = rows[(rows["born_event"] <= event) & (rows["died_event"] > event)]
+            sums = np.bincount(there["category"], there["size"], kinds)
+            assert np.array_equal(bytes_[place], sums)
+            assert np.array_equal(
+                blocks[place], np.bincount(there["category"], None, kinds)
+            )
+        # The peak is an event of the page, and whole.
+        peak = recording.peak(device.name)
+        if peak.event >= 0:
+            assert peak.event in device.event
+            assert not bytes_[device.rank(peak.event)].any()
+        told = device.told_folds("full")
+        assert sum(row[0] for row in told["rows"]) == told["bytes"]
+        assert (
+            sum(row[1] for row in told["rows"]) == told["count"] == len(device.folded)
+        )
+        folded += len(device.folded)
+    assert folded or keep == 400
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_segments_add_up_to_what_is_reserved(seed):
     recording = random_recording(seed, 4000)
@@ -300,10 +342,11 @@ def test_write_replaces_whole_files_only(tmp_path):
         recording.report(path, paths="some")
 
 
-def test_too_much_is_refused_in_words(monkeypatch):
+def test_too_much_that_cannot_be_folded_is_refused_in_words(monkeypatch):
     recording = load(GOLDEN / "convnet.memprof")
-    monkeypatch.setattr(page_data, "MAX_ALLOCATIONS", 100)
-    with pytest.raises(MemprofError, match="too many for a page"):
+    monkeypatch.setattr(page_data, "MAX_ALLOCATIONS", 10)
+    monkeypatch.setattr(page_data, "KEEP", 10)
+    with pytest.raises(MemprofError, match="live too long to be folded, more than"):
         html.page(recording)
     monkeypatch.undo()
     monkeypatch.setattr(html, "MAX_BLOCK", 1000)

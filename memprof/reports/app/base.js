@@ -78,6 +78,14 @@ function timeMark(us, step) {
   return us ? `${(us / unit).toFixed(places)} ${name}` : "0";
 }
 
+/** The greatest number; 0 if there is none.  Of any length, as Math.max(...values) is not.
+ * @param {Iterable<number>} values */
+function greatest(values) {
+  let most = 0;
+  for (const value of values) if (value > most) most = value;
+  return most;
+}
+
 /** @param {number} part @param {number} whole */
 const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(1) : "0.0");
 

@@ -2,6 +2,12 @@
 
 /** @typedef {Record<string, any> & {meta: any}} Block */
 
+/** The browser has read all of the file. @type {Promise<undefined>} */
+const whole = new Promise((done) => {
+  if (document.readyState !== "loading") done(undefined);
+  else document.addEventListener("DOMContentLoaded", () => done(undefined));
+});
+
 /** What a reader is told if a block is not whole. */
 class BlockError extends Error {}
 
@@ -10,6 +16,7 @@ class BlockError extends Error {}
  * @param {string} name @returns {Promise<Block | null>}
  */
 async function readBlock(name) {
+  if (name !== "core") await whole; // the others stand behind this script
   const element = byId(`mp-${name}`);
   if (!element) return null;
   let bytes;

@@ -3,7 +3,7 @@
 const KEYS = [
   ["W S", "zoom in, out"], ["A D", "pan"], ["← →", "previous, next event (Shift: 100)"],
   ["[ ]", "previous, next step"], ["P", "peak (Shift: next local peak)"], ["/", "search"],
-  ["N", "next hit (Shift: previous)"], ["G", "group by"], ["T", "axis: time or events"],
+  ["N", "next hit (Shift: previous)"], ["G", "group by"], ["T", "axis: time, events, steps of equal width"],
   ["C", "second cursor"], ["Z", "undo zoom"], ["0", "whole run"], ["Esc", "clear"], ["?", "this help"],
 ];
 
@@ -19,7 +19,7 @@ function onKey(event) {
   const device = current();
   if (typing || !device || byId("help").open) return;
   const span = view.v1 - view.v0;
-  const at = view.byTime ? device.at(view.cursor) : view.cursor;
+  const at = device.place(view.axis, view.cursor);
   const middle = at >= view.v0 && at <= view.v1 ? at : (view.v0 + view.v1) / 2;
   const { begin, end } = device.meta.steps;
   /** @type {Record<string, () => void>} */
@@ -36,7 +36,7 @@ function onKey(event) {
     "/": () => byId("query").focus(),
     n: () => nextHit(event.shiftKey),
     g: () => nextGroup(),
-    t: () => change({ byTime: !view.byTime }),
+    t: () => nextAxis(),
     c: () => change({ b: view.b === null ? view.cursor : null }),
     z: () => undoView(),
     0: () => {

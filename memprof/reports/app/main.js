@@ -5,12 +5,12 @@
 /** @type {Names | null} */ let names = null;
 /** @type {(Device | null)[]} */ const devices = [];
 /** Frame times, the last 120. @type {number[]} */ const frameTimes = [];
-/** @type {number[][]} */ const undo = [];
+/** Views to go back to, each with its axis. @type {[number, number, string][]} */ const undo = [];
 let ready = false;
 
 /** @type {any} */
 const view = {
-  d: 0, cursor: -1, /** @type {number | null} */ b: null, v0: 0, v1: 1, byTime: true, tab: "cursor", q: "",
+  d: 0, cursor: -1, /** @type {number | null} */ b: null, v0: 0, v1: 1, axis: "time", tab: "cursor", q: "",
   /** @type {{mask: Uint8Array, count: number, level?: Float64Array} | null} */ hits: null,
   problem: "", group: "blame", blame: "allocated", depth: 2, marked: false, theme: "",
 };
@@ -24,8 +24,10 @@ const current = () => devices[view.d] || null;
 
 /** @param {Device} device @returns {[number, number]} */
 function wholeView(device) {
-  if (!view.byTime) return [0, Math.max(device.nE, 1)];
-  return [0, Math.max(device.nE ? device.t[device.nE - 1] : 1, 1)];
+  const places = device.places(view.axis);
+  if (!places) return [0, Math.max(device.nE, 1)];
+  const last = device.nE ? places[device.nE - 1] : 1;
+  return [0, Math.max(view.axis === "step" ? Math.ceil(last) : last, 1)];
 }
 
 // ---- drawing, only ever in a frame -------------------------------------------------
@@ -72,7 +74,7 @@ function setView(v0, v1, save) {
   const device = current();
   if (!device || !(v1 > v0)) return;
   const [low, high] = wholeView(device);
-  const least = Math.max((high - low) / 1e7, view.byTime ? 1 : 4);
+  const least = Math.max((high - low) / 1e7, { time: 1, event: 4, step: 1e-5 }[/** @type {"time"} */ (view.axis)]);
   const span = clamp(Math.min(least, high - low), v1 - v0, high - low);
   const middle = (v0 + v1) / 2;
   view.v0 = clamp(low, middle - span / 2, high - span);
@@ -84,7 +86,7 @@ function setView(v0, v1, save) {
 
 /** @param {number} v0 @param {number} v1 */
 function pushView(v0, v1) {
-  undo.push([v0, v1, Number(view.byTime)]);
+  undo.push([v0, v1, view.axis]);
   if (undo.length > 100) undo.shift();
 }
 
@@ -92,7 +94,7 @@ function undoView() {
   const last = undo.pop();
   const device = current();
   if (!device) return;
-  if (last && Boolean(last[2]) === view.byTime) setView(last[0], last[1], true);
+  if (last && last[2] === view.axis) setView(last[0], last[1], true);
   else setView(...wholeView(device), true);
 }
 
@@ -112,7 +114,7 @@ const pan = (by) => setView(view.v0 + by, view.v1 + by);
 function zoomToStep(k) {
   const device = /** @type {Device} */ (current()), s = device.meta.steps;
   pushView(view.v0, view.v1);
-  const [from, to] = view.byTime ? [s.us[k], s.end_us[k]] : [s.begin[k], s.end[k] + 1];
+  const [from, to] = view.axis === "event" ? [s.begin[k], s.end[k] + 1] : [s.us[k], s.end_us[k]].map((us) => device.timePlace(view.axis, us));
   const edge = (to - from) * 0.03;
   setView(from - edge, to + edge, true);
 }
@@ -122,7 +124,7 @@ function setCursor(event, show) {
   const device = current();
   if (!device) return;
   change({ cursor: clamp(-1, event, device.nE - 1) });
-  const at = view.byTime ? device.at(view.cursor) : view.cursor;
+  const at = device.place(view.axis, view.cursor);
   if (show && (at < view.v0 || at > view.v1)) {
     const half = (view.v1 - view.v0) / 2;
     setView(at - half, at + half);
@@ -132,15 +134,13 @@ function setCursor(event, show) {
 /** Change the state and draw what depends on it. @param {any} patch */
 function change(patch) {
   const device = current();
-  const axis = "byTime" in patch && patch.byTime !== view.byTime;
-  const shown = device && axis ? [view.v0, view.v1] : null;
+  const axis = "axis" in patch && patch.axis !== view.axis;
+  const shown = device && axis ? [view.v0, view.v1].map((at) => device.eventAt(view.axis, at)) : null;
   Object.assign(view, patch);
   if (device && shown) { // keep what is in view
-    const to = view.byTime ? (/** @type {number} */ e) => device.at(clamp(-1, Math.floor(e), device.nE - 1))
-      : (/** @type {number} */ t) => lastAtMost(device.t, t);
-    const [from, until] = shown.map(to);
+    const [from, until] = shown.map((event) => device.place(view.axis, event));
     undo.length = 0;
-    setView(from, Math.max(until, from + 1));
+    setView(from, until > from ? until : from + 1);
   }
   if ("q" in patch || "d" in patch || ("cursor" in patch && /alive:cursor/.test(view.q))) search();
   if ("theme" in patch || "marked" in patch) paintTheme();
@@ -263,7 +263,7 @@ function stateText() {
     const whole = wholeView(device);
     if (view.v0 > whole[0] || view.v1 < whole[1]) parts.set("v", `${view.v0.toFixed(1)}~${view.v1.toFixed(1)}`);
   }
-  if (!view.byTime) parts.set("axis", "event");
+  if (view.axis !== "time") parts.set("axis", view.axis);
   parts.set("tab", view.tab);
   if (view.q) parts.set("q", view.q);
   if (view.group !== "blame") parts.set("group", view.group);
@@ -301,7 +301,8 @@ async function loadState() {
   await loadDevice(view.d);
   const device = current();
   if (!device) return;
-  view.byTime = parts.get("axis") !== "event";
+  const axis = parts.get("axis") || "time";
+  view.axis = shownAxes().includes(axis) ? axis : "time";
   const t = parts.get("t");
   const event = (/** @type {string | null} */ text) => (text === null || text === "" || Number.isNaN(Number(text)) ? null : device.ofRecording(Number(text)));
   view.cursor = event(t === "peak" ? null : t) ?? device.meta.peak.event;
@@ -339,6 +340,20 @@ function paintTheme() {
 
 const isDark = () => (view.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 
+const AXES = { time: "Time", event: "Events", step: "Steps" };
+
+/** A run without steps has no axis of them. */
+function shownAxes() {
+  const device = current();
+  return Object.keys(AXES).filter((axis) => axis !== "step" || (device && device.meta.steps.number.length > 1));
+}
+
+function nextAxis() {
+  const known = shownAxes(), axis = known[(known.indexOf(view.axis) + 1) % known.length];
+  change({ axis });
+  say(`axis: ${AXES[/** @type {"time"} */ (axis)]}`);
+}
+
 function shownTabs() {
   const device = current();
   return Object.keys(TAB_NAMES).filter((name) => {
@@ -356,7 +371,9 @@ function showTab() {
     tabindex: name === view.tab ? 0 : -1, onclick: () => change({ tab: name }),
   }, TAB_NAMES[/** @type {"all"} */ (name)])));
   byId("panel").setAttribute("aria-labelledby", `tab-${view.tab}`);
-  byId("panel").replaceChildren(tabs[view.tab].element);
+  // What a later look says of this tab, before its data.
+  const device = current(), verdict = device && device.meta.verdicts && device.meta.verdicts[view.tab];
+  byId("panel").replaceChildren(verdict ? h("p.verdict", { test: "verdict" }, verdict) : "", tabs[view.tab].element);
 }
 
 /** @param {KeyboardEvent} event */
@@ -371,8 +388,9 @@ function tabKeys(event) {
 
 function syncControls() {
   const set = (/** @type {string} */ id, /** @type {boolean} */ on) => byId(id)?.setAttribute("aria-pressed", String(on));
-  set("axis-time", view.byTime);
-  set("axis-event", !view.byTime);
+  for (const axis of Object.keys(AXES)) set(`axis-${axis}`, view.axis === axis);
+  const steps = byId("axis-step");
+  if (steps) steps.hidden = !shownAxes().includes("step");
   set("marked", view.marked);
   const query = byId("query");
   if (query && document.activeElement !== query) query.value = view.q;
@@ -388,13 +406,21 @@ function showHeadline() {
     go ? h("button.big", { onclick: go, test, title: "show in the overview" }, text) : h("span.big", { test }, text), h("span.muted", {}, note));
   const toPeak = () => setCursor(peak.event, true);
   const alive = device.totals(device.nE - 1).total;
+  const usedFigure = () => {
+    const near = nearestSample(device, peak.event), used = /** @type {Used} */ (device.used);
+    if (!near) return figure("in use on the device", "not known", used.why, null, "figure-used");
+    const outside = near.reserved === null ? "" : `${size(near.bytes - near.reserved)} outside torch, `;
+    return figure(used.title === "process" ? "held by the process" : "used by all processes", size(near.bytes, 4),
+      `${outside}${sampled(near.late)}`, toPeak, "figure-used");
+  };
   const parts = [
     figure("peak allocated", size(peak.bytes, 4), `${count(peak.bytes)} bytes`, toPeak, "figure-peak"),
-    peak.reserved === null ? null : figure("reserved then", size(peak.reserved, 4), `${size(peak.reserved - peak.bytes)} rounding and cache`,
+    peak.reserved === null ? null : !device.segmentsSeen ? figure("reserved then", "not known", "no segments were seen", null, "figure-reserved") : figure("reserved then", size(peak.reserved, 4), `${size(peak.reserved - peak.bytes)} rounding and cache`,
       () => { change({ tab: device.addr ? "frag" : "cursor" }); toPeak(); }, "figure-reserved"),
     figure("at the end", size(alive, 4), "still allocated", () => setCursor(device.nE - 1, true), "figure-end"),
     figure("steps", d.steps.number.length ? count(d.steps.number.length) : "none", d.steps.number.length ? `numbers ${d.steps.number[0]} to ${d.steps.number[d.steps.number.length - 1]}` : "not marked", null, "figure-steps"),
     figure("out of memory", d.notes.some((/** @type {string} */ n) => n.startsWith("out of memory")) ? `${device.oom.length}×` : "no", "", device.oom.length ? () => setCursor(device.oom[0], true) : null, "figure-oom"),
+    device.used ? usedFigure() : peak.reserved === null ? null : figure("in use on the device", "not sampled", "what is outside of torch is not known", null, "figure-used"),
     d.total_bytes ? figure("device", size(d.total_bytes), `peak is ${peak.bytes / d.total_bytes < 0.001 ? "less than 0.1" : percent(peak.bytes, d.total_bytes)} %`, null, "figure-device") : null,
   ];
   const opened = view.d === meta.opened;
@@ -405,8 +431,12 @@ function showHeadline() {
     h("div.figures", {}, parts),
     holders.length ? h("div.holders", {}, h("h2", {}, "Largest at the peak"), h("ol", {}, holders.map((/** @type {any} */ row) => h("li", {},
       h("button.link", { onclick: () => { setCursor(peak.event, true); change({ tab: "cursor", q: `cat:${row.category}${quoted("module", row.module)}${quoted("op", row.op)}${quoted("line", row.line)} alive:peak` }); } },
-        `${size(row.bytes)} ${words(row.category)}`), ` ${[row.module, row.op, row.line || row.owner].filter(Boolean).join(" · ")} `,
+        `${size(row.bytes)} ${words(row.category)}`), " ", h("bdi", {}, [row.module, row.op, row.line || row.owner].filter(Boolean).join(" · ")), " ",
       h("span.muted", {}, `${percent(row.bytes, peak.bytes)} %, ${counted(row.count, "block")}`))))) : "");
+  const found = meta.findings;
+  byId("findings").replaceChildren(found && found.length ? h("ol", {}, found.map((/** @type {any} */ one) => h("li", {},
+    one.tab || one.q ? h("button.link", { onclick: () => change({ tab: one.tab || view.tab, q: one.q || "" }) }, one.text) : one.text)))
+    : h("p.note", {}, found ? "Findings: none." : "Findings: this version looks for none by itself; the tabs show what is there."));
   const all = [...meta.notes, ...d.notes];
   const serious = /dropped|cut|damaged|behind the last|out of memory|left out/;
   const loud = all.filter((note) => serious.test(note)), quiet = all.filter((note) => !serious.test(note));
@@ -418,20 +448,24 @@ function showHeadline() {
 function showStatus() {
   const device = current();
   if (!device) return;
-  const shown = view.byTime ? `${time(view.v0)} – ${time(view.v1)}` : `events ${count(Math.round(view.v0))} – ${count(Math.round(view.v1))}`;
+  const shown = view.axis === "event" ? `events ${count(Math.round(view.v0))} – ${count(Math.round(view.v1))}`
+    : `${[view.v0, view.v1].map((at) => time(view.axis === "time" ? at : device.at(device.eventAt(view.axis, at)))).join(" – ")}`;
   const how = overview.columns && !overview.columns.exact ? "each column = the highest of its events" : "each event looked at";
+  const folded = device.meta.folded;
   byId("status").replaceChildren(
-    h("span", {}, counted(device.nA, "allocation")), h("span", {}, `${counted(device.nE, "event")}, nothing folded`),
+    h("span", {}, counted(device.meta.allocations, "allocation")), h("span", { test: "folded" }, folded
+      ? `${count(folded.count)} of them folded: at most ${size(folded.size)} each, gone within ${counted(folded.events, "event")}; ${counted(device.nE, "event")} shown`
+      : `${counted(device.nE, "event")}, nothing folded`),
     h("span", { test: "range" }, `${shown} (${how})`));
   let text = view.problem;
   if (view.hits) {
     const level = hitLevels(device)[view.cursor + 1];
-    text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor`;
+    text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor${device.meta.folded ? " (folded ones are not searched)" : ""}`;
   }
   const out = byId("found");
   if (out.textContent !== text) out.textContent = text;
   out.classList.toggle("wrong", Boolean(view.problem));
-  overview.canvas.setAttribute("aria-label", `memory by category over ${view.byTime ? "time" : "events"}, ${shown}; peak ${size(device.meta.peak.bytes, 4)}; `
+  overview.canvas.setAttribute("aria-label", `memory by category over ${words(view.axis)}s, ${shown}; peak ${size(device.meta.peak.bytes, 4)}; `
     + `cursor at ${time(device.at(view.cursor))}, ${size(device.totals(view.cursor).total, 4)} allocated`);
   const twin = byId("twin");
   if (twin.open) fillTwin(twin);
@@ -440,12 +474,12 @@ function showStatus() {
 /** The overview as a table. @param {HTMLElement} twin */
 function fillTwin(twin) {
   const device = /** @type {Device} */ (current());
-  const n = 24, cols = columnsOf(device, view.v0, view.v1, n, view.byTime), K = device.K;
+  const n = 24, cols = columnsOf(device, view.v0, view.v1, n, view.axis), K = device.K;
   const used = STACKING.filter((name) => { const k = device.categories.indexOf(name); return cols.parts.some((bytes, i) => i % K === k && bytes > 0); });
   const part = (i, name) => cols.parts[i * K + device.categories.indexOf(name)];
   const columns = [{ title: "highest at", number: true, cell: (i) => time(device.at(cols.event[i])), text: (i) => String(device.number(cols.event[i])) },
     { title: "allocated", number: true, cell: (i) => size(cols.total[i], 4), text: (i) => String(cols.total[i]) },
-    ...(device.resBytes ? [{ title: "reserved", number: true, cell: (i) => size(device.reserved(cols.event[i]) || 0, 4), text: (i) => String(device.reserved(cols.event[i])) }] : []),
+    ...(device.segmentsSeen ? [{ title: "reserved", number: true, cell: (i) => size(device.reserved(cols.event[i]) || 0, 4), text: (i) => String(device.reserved(cols.event[i])) }] : []),
     ...used.map((name) => ({ title: words(name), number: true, cell: (i) => size(part(i, name)), text: (i) => String(part(i, name)) }))];
   const table = new Table({ label: "the overview's range in 24 parts, the highest state of each", test: "twin-table", columns, rows: n });
   twin.replaceChildren(twin.firstElementChild || "", table.buttons(), table.box);
@@ -484,12 +518,11 @@ function build() {
       h("button", { id: "theme", test: "theme", onclick: () => change({ theme: isDark() ? "light" : "dark" }) }, "Dark"),
       h("button", { test: "open-help", "aria-label": "help", onclick: () => byId("help").showModal() }, "?")),
     h("main", {},
-      h("div", { id: "alert", role: "alert" }), h("section", { id: "headline" }), h("section", { id: "notes" }),
+      h("div", { id: "alert", role: "alert" }), h("section", { id: "headline" }), h("section", { id: "findings", "aria-label": "findings", test: "findings" }), h("section", { id: "notes" }),
       h("section", { "aria-label": "overview" },
         h("div.toolbar", {},
           h("span.choice", { role: "group", "aria-label": "axis" },
-            h("button", { id: "axis-time", test: "axis-time", onclick: () => change({ byTime: true }) }, "Time"),
-            h("button", { id: "axis-event", test: "axis-event", onclick: () => change({ byTime: false }) }, "Events")),
+            Object.entries(AXES).map(([axis, text]) => h("button", { id: `axis-${axis}`, test: `axis-${axis}`, onclick: () => change({ axis }) }, text))),
           h("button", { test: "whole", onclick: () => { const d = current(); if (d) { pushView(view.v0, view.v1); setView(...wholeView(d), true); } } }, "Whole run"),
           h("button", { test: "undo", onclick: undoView }, "Undo zoom"),
           h("label", {}, "module depth ", h("input", { type: "range", min: 1, max: 8, value: view.depth, test: "depth",
@@ -527,6 +560,7 @@ async function switchDevice(d) {
     const device = /** @type {Device} */ (devices[d]);
     undo.length = 0;
     Object.assign(view, { d, b: null });
+    if (!shownAxes().includes(view.axis)) view.axis = "time";
     [view.v0, view.v1] = wholeView(device);
     overview.miniKey = "";
     change({ d, cursor: device.meta.peak.event, tab: view.tab });
@@ -541,13 +575,13 @@ async function loadDevice(d) {
   if (devices[d]) return;
   if (!names) {
     const stacks = await readBlock("stacks");
-    if (!stacks) throw new BlockError("the data block “stacks” is missing");
+    if (!stacks) throw new BlockError("the data block “stacks” is missing. Was the file copied whole?");
     names = new Names(stacks);
   }
-  const [allocs, events, addr] = [await readBlock(`allocs-${d}`), await readBlock(`events-${d}`), await readBlock(`addr-${d}`)];
-  if (!allocs || !events) throw new BlockError(`the data of ${meta.devices[d].name} is missing`);
+  const [allocs, events, addr, fold] = [await readBlock(`allocs-${d}`), await readBlock(`events-${d}`), await readBlock(`addr-${d}`), await readBlock(`fold-${d}`)];
+  if (!allocs || !events) throw new BlockError(`the data of ${meta.devices[d].name} are missing. Was the file copied whole?`);
   await new Promise((done) => { setTimeout(done, 0); });
-  devices[d] = new Device(meta.devices[d], allocs, events, addr, names, meta.categories);
+  devices[d] = new Device(meta.devices[d], allocs, events, addr, fold, names, meta.categories);
   const now = devices[d];
   if (now && now.peakTotal !== now.meta.peak.bytes) {
     throw new BlockError(`the data do not add up: the peak is ${now.peakTotal} bytes here and ${now.meta.peak.bytes} in the recording`);
@@ -599,7 +633,8 @@ window.memprof = Object.freeze({
   /** @param {number} number @param {any} [options] */
   liveSet(number, options) {
     const device = /** @type {Device} */ (current()), keys = keysOf(options);
-    return device.grouped(device.live(device.ofRecording(number)), keys.length ? keys : BLAME.allocated)
+    const event = device.ofRecording(number);
+    return device.groupedWhole(device.live(event), keys.length ? keys : BLAME.allocated, event)
       .map((group) => ({ bytes: group.bytes, count: group.count, keys: group.words }));
   },
   /** @param {{t0: number, t1: number}} range microseconds, or events */
@@ -609,6 +644,8 @@ window.memprof = Object.freeze({
   hit: (/** @type {number} */ x, /** @type {number} */ y) => overview.hit(x, y),
   columns: () => { const c = overview.columns; return c && { n: c.n, exact: c.exact, event: [...c.event].map((e) => current()?.number(e)), total: [...c.total], parts: [...c.parts] }; },
   search(/** @type {string} */ q) { change({ q }); return { count: view.hits ? view.hits.count : 0, problem: view.problem }; },
+  /** The recording's number of an event of the page. @param {number} event */
+  eventNumber: (event) => /** @type {Device} */ (current()).number(event),
   segments() { const device = current(); return device && device.addr ? segmentsAt(device, view.cursor).strips.map(({ from, size: bytes, used, gap }) => ({ from, bytes, used, gap })) : null; },
   state: () => ({ ...view, hits: view.hits && view.hits.count, hash: location.hash }),
   switchDevice,

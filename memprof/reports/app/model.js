@@ -4,6 +4,7 @@
 const BLOCK = 256; // events in a block of the pyramid
 const EXACT = 150000; // so many events are replayed rather than looked up in blocks
 const ALIVE = 0xffffffff;
+const FOLDED = "(folded: small, short-lived)";
 
 /** Texts, frames and stacks that all devices share. */
 class Names {
@@ -47,9 +48,9 @@ class Names {
 class Device {
   /**
    * @param {any} meta @param {Block} allocs @param {Block} events @param {Block | null} addr
-   * @param {Names} names @param {string[]} categories
+   * @param {Block | null} fold @param {Names} names @param {string[]} categories
    */
-  constructor(meta, allocs, events, addr, names, categories) {
+  constructor(meta, allocs, events, addr, fold, names, categories) {
     this.meta = meta;
     this.names = names;
     this.categories = categories;
@@ -82,11 +83,27 @@ class Device {
     this.oom = events.oom;
     this.resEvent = events.res_event;
     this.resBytes = events.res_bytes;
+    this.used = usedOf(meta.used, events);
     this.waitAlloc = allocs.wait_alloc;
     this.waitUntil = allocs.wait_until;
     this.addr = addr;
+    // What blocks that are folded add at an event: in order of events.
+    /** @type {Uint32Array} */
+    this.foldEvent = fold ? fold.fold_event : new Uint32Array(0);
+    this.foldCat = fold ? fold.fold_cat : new Uint8Array(0);
+    this.foldBytes = fold ? fold.fold_bytes : new Float64Array(0);
+    this.foldCount = fold ? fold.fold_count : new Float64Array(0);
+    this.nF = this.foldEvent.length;
     /** @type {Uint32Array | null} */
     this._stepOf = null;
+    /** @type {Float64Array | null} */
+    this._stepPlaces = null;
+    /** @type {Map<string, Classes>} */
+    this._classes = new Map();
+    /** @type {Tree | null} */
+    this._tree = null;
+    /** @type {Map<string, boolean>} */
+    this._texts = new Map();
     const blocks = this.blocks = Math.ceil(this.nE / BLOCK), K = this.K;
     this.deaths = new Uint32Array(this.nA); // lives in the order of their deaths
     this.old = 0; // lives older than the recording
@@ -98,12 +115,16 @@ class Device {
     this.endTotal = new Float64Array(blocks);
     this.nextBirth = new Uint32Array(blocks + 1); // first life and death after a block
     this.nextDeath = new Uint32Array(blocks + 1);
+    this.nextFold = new Uint32Array(blocks + 1);
     this.startParts = new Float64Array(K);
     this.startTotal = 0;
     this.peakTotal = 0;
     this.peakEvent = -1;
     this._order();
     this._pyramid();
+    // Blocks without their segments, as other tools record them: then what is reserved
+    // is less than what lies in it, and no figure at all.
+    this.segmentsSeen = Boolean(this.resBytes) && Number(this.reserved(this.peakEvent)) >= this.peakTotal;
   }
 
   /** Put the deaths in order: a counting sort. */
@@ -120,9 +141,9 @@ class Device {
   /** Walk all events once: for each block the greatest total, what it was made of
    * and when, the least total, and the state at the block's end. */
   _pyramid() {
-    const { nE, nA, K, blocks, birth, death, deaths, si, sizes, cat } = this;
+    const { nE, nA, nF, K, blocks, birth, death, deaths, si, sizes, cat, foldEvent, foldCat, foldBytes } = this;
     const now = new Float64Array(K);
-    let b = 0, d = 0, total = 0;
+    let b = 0, d = 0, f = 0, total = 0;
     for (; b < this.old; b++) {
       now[cat[b]] += sizes[si[b]];
       total += sizes[si[b]];
@@ -133,6 +154,7 @@ class Device {
     for (let k = 0, e = 0; k < blocks; k++) {
       this.nextBirth[k] = b;
       this.nextDeath[k] = d;
+      this.nextFold[k] = f;
       const end = Math.min(e + BLOCK, nE);
       let top = -1, low = Infinity;
       for (; e < end; e++) {
@@ -145,6 +167,10 @@ class Device {
           const s = sizes[si[b]];
           now[cat[b]] += s;
           total += s;
+        }
+        for (; f < nF && foldEvent[f] === e; f++) {
+          now[foldCat[f]] += foldBytes[f];
+          total += foldBytes[f];
         }
         if (total > top) {
           top = total;
@@ -164,6 +190,7 @@ class Device {
     }
     this.nextBirth[blocks] = b;
     this.nextDeath[blocks] = d;
+    this.nextFold[blocks] = f;
     this.peakTotal = peak;
     this.peakEvent = peakEvent;
   }
@@ -174,13 +201,14 @@ class Device {
    * @param {(event: number, total: number, parts: Float64Array) => void} see
    */
   replay(from, to, see) {
-    const { nA, birth, death, deaths, si, sizes, cat, K } = this;
+    const { nA, nF, birth, death, deaths, si, sizes, cat, K, foldEvent, foldCat, foldBytes } = this;
     const k = Math.floor(Math.max(from, 0) / BLOCK);
     const now = k ? this.endParts.slice((k - 1) * K, k * K) : this.startParts.slice();
     let total = k ? this.endTotal[k - 1] : this.startTotal;
     if (from < 0) see(-1, total, now);
     let b = k < this.blocks ? this.nextBirth[k] : this.old;
     let d = k < this.blocks ? this.nextDeath[k] : 0;
+    let f = k < this.blocks ? this.nextFold[k] : 0;
     for (let e = k * BLOCK; e <= to; e++) {
       for (; d < nA && death[deaths[d]] === e; d++) {
         const a = deaths[d], s = sizes[si[a]];
@@ -191,6 +219,10 @@ class Device {
         const s = sizes[si[b]];
         now[cat[b]] += s;
         total += s;
+      }
+      for (; f < nF && foldEvent[f] === e; f++) {
+        now[foldCat[f]] += foldBytes[f];
+        total += foldBytes[f];
       }
       if (e >= from) see(e, total, now);
     }
@@ -212,11 +244,38 @@ class Device {
 
   /** Lives that are there after an event. @param {number} event @returns {Uint32Array} */
   live(event) {
-    const { nA, birth, death } = this;
-    const found = new Uint32Array(nA);
+    const { death } = this, born = lastAtMost(this.birth, event + 1) + 1;
+    // Twice through the deaths, rather than an array that all lives fit into.
     let n = 0;
-    for (let a = 0; a < nA && birth[a] <= event + 1; a++) if (death[a] > event) found[n++] = a;
-    return found.subarray(0, n);
+    for (let a = 0; a < born; a++) if (death[a] > event) n++;
+    const found = new Uint32Array(n);
+    for (let a = 0, at = 0; at < n; a++) if (death[a] > event) found[at++] = a;
+    return found;
+  }
+
+  /** What is there of folded blocks after an event. @param {number} event
+   * @returns {{cat: number, bytes: number, count: number}[]} a row a category */
+  foldedAt(event) {
+    const bytes = new Float64Array(this.K), counts = new Float64Array(this.K);
+    for (let f = 0; f < this.nF && this.foldEvent[f] <= event; f++) {
+      bytes[this.foldCat[f]] += this.foldBytes[f];
+      counts[this.foldCat[f]] += this.foldCount[f];
+    }
+    return [...bytes.keys()].filter((cat) => counts[cat]).map((cat) => ({ cat, bytes: bytes[cat], count: counts[cat] }));
+  }
+
+  /** What is alive after an event, divided by keys: blocks, and what is folded.
+   * @param {Uint32Array} lives @param {string[]} keys @param {number} event */
+  groupedWhole(lives, keys, event) {
+    const groups = this.grouped(lives, keys);
+    if (!this.nF) return groups;
+    for (const { cat, bytes, count } of this.foldedAt(event)) {
+      const cats = new Float64Array(this.K);
+      cats[cat] = bytes;
+      groups.push({ bytes, count, first: -1, cats,
+        words: keys.map((key) => (key === "category" ? this.categories[cat] : FOLDED)) });
+    }
+    return groups.sort((a, b) => b.bytes - a.bytes);
   }
 
   /** Bytes freed by the program whose free is not completed. @param {number} event */
@@ -248,6 +307,48 @@ class Device {
   /** @param {number} event microseconds since the start */
   at(event) {
     return event < 0 ? 0 : this.t[event];
+  }
+
+  /** Where a time lies if every step is equally wide: whole numbers are steps' begins.
+   * What is before the first step, and behind the last, is a step's width too.
+   * @param {number} us */
+  stepPlace(us) {
+    const { us: begin, end_us: end } = this.meta.steps, n = begin.length;
+    const lead = Number(n > 0 && begin[0] > 0), k = lastAtMost(begin, us);
+    const part = (/** @type {number} */ from, /** @type {number} */ to) => (to > from ? clamp(0, (us - from) / (to - from), 1) : 0);
+    if (k < 0) return lead ? part(0, begin[0]) : 0;
+    if (us <= end[k]) return lead + k + part(begin[k], end[k]);
+    return k + 1 < n ? lead + k + 1 : lead + n + part(end[k], this.nE ? this.t[this.nE - 1] : 0);
+  }
+
+  /** Where the events lie on an axis; null: at their numbers.
+   * @param {string} axis @returns {Float64Array | null} */
+  places(axis) {
+    if (axis === "event") return null;
+    if (axis === "time") return this.t;
+    if (!this._stepPlaces) {
+      const found = this._stepPlaces = new Float64Array(this.nE);
+      for (let e = 0; e < this.nE; e++) found[e] = this.stepPlace(this.t[e]);
+    }
+    return this._stepPlaces;
+  }
+
+  /** @param {string} axis @param {number} event its place on an axis */
+  place(axis, event) {
+    const places = this.places(axis);
+    return places ? (event < 0 ? 0 : places[event]) : event;
+  }
+
+  /** The last event at or before a place. @param {string} axis @param {number} place */
+  eventAt(axis, place) {
+    const places = this.places(axis);
+    return places ? lastAtMost(places, place) : clamp(-1, Math.floor(place), this.nE - 1);
+  }
+
+  /** Where a time lies. @param {string} axis @param {number} us */
+  timePlace(axis, us) {
+    if (axis === "time") return us;
+    return axis === "step" ? this.stepPlace(us) : lastBefore(this.t, us) + 1;
   }
 
   /** The step, as its place in meta.steps, that an event falls in; -1: none.
@@ -301,33 +402,29 @@ class Device {
   /**
    * Divide some lives by keys, the largest part first; the parts sum up.
    * @param {Uint32Array} lives @param {string[]} keys
-   * @returns {{bytes: number, count: number, first: number, words: string[],
-   *   cats: Float64Array}[]}
+   * @returns {Group[]}
    */
   grouped(lives, keys) {
-    // First by small numbers, of which there are far fewer than lives.
+    if (!keys.some((key) => OF_LIVES.includes(key))) return this.classesOf(keys).groups(lives);
+    // By what their site says, then by what each life does.
     const { site, cat, si, sizes, nSites, K } = this;
-    const perLife = keys.some((key) => key === "step" || key === "saved" || key === "size");
-    /** @type {Map<any, {bytes: number, count: number, first: number, cats: Float64Array}>} */
+    /** @type {Map<string, Group>} */
     const raw = new Map();
     const steps = keys.includes("step") ? this.stepOf() : null;
     const fates = keys.includes("saved") ? this.fate : null;
     const bySize = keys.includes("size");
     for (let i = 0; i < lives.length; i++) {
       const a = lives[i];
-      /** @type {any} */
-      let key = cat[a] * nSites + site[a];
-      if (perLife) {
-        key = `${key},${steps ? steps[a] + (a < this.old ? 0.5 : 0) : 0},`
-          + `${fates ? fates[a] : 0},${bySize ? si[a] : 0}`;
-      }
+      const key = `${cat[a] * nSites + site[a]},${steps ? steps[a] + (a < this.old ? 0.5 : 0) : 0},`
+        + `${fates ? fates[a] : 0},${bySize ? si[a] : 0}`;
       let group = raw.get(key);
-      if (!group) raw.set(key, group = { bytes: 0, count: 0, first: a, cats: new Float64Array(K) });
+      if (!group) raw.set(key, group = { bytes: 0, count: 0, first: a, words: [], cats: new Float64Array(K) });
       const s = sizes[si[a]];
       group.bytes += s;
       group.count += 1;
       group.cats[cat[a]] += s;
     }
+    /** @type {Map<string, Group>} */
     const found = new Map();
     for (const part of raw.values()) {
       const words = keys.map((key) => this.text(key, part.first));
@@ -343,6 +440,26 @@ class Device {
     }
     return [...found.values()].sort((a, b) => b.bytes - a.bytes || b.count - a.count
       || (a.words.join("\u0000") < b.words.join("\u0000") ? -1 : 1));
+  }
+
+  /** @param {string[]} keys @returns {Classes} */
+  classesOf(keys) {
+    const name = keys.join(" ");
+    let found = this._classes.get(name);
+    if (!found || found.words.length > MOST) this._classes.set(name, found = new Classes(this, keys));
+    return found;
+  }
+
+  /** @returns {Tree} */
+  tree() {
+    if (!this._tree || this._tree.names.length > 2 * MOST) this._tree = new Tree(this);
+    return this._tree;
+  }
+
+  /** Whether some block has a text for a key. @param {string} key @returns {boolean} */
+  hasText(key) {
+    if (!this._texts.has(key)) this._texts.set(key, this.sites[`s_${key}`].some((/** @type {number} */ id) => id));
+    return Boolean(this._texts.get(key));
   }
 }
 

@@ -12,17 +12,22 @@ const BAND = 17; // height of the bands of steps, phases and modules
 /**
  * Of each of N columns of the view the state that was highest.
  * @param {Device} device @param {number} v0 @param {number} v1 view, in the axis' units
- * @param {number} n @param {boolean} byTime @returns {Columns}
+ * @param {number} n @param {string} axis @param {Columns | null} [old] filled again, if
+ * it is as long, rather than made anew for each picture
+ * @returns {Columns}
  */
-function columnsOf(device, v0, v1, n, byTime) {
-  const { K, nE, t } = device;
-  const out = { n, event: new Int32Array(n).fill(-2), total: new Float64Array(n),
+function columnsOf(device, v0, v1, n, axis, old) {
+  const { K, nE } = device, t = device.places(axis);
+  const again = old && old.n === n && old.parts.length === n * K ? old : null;
+  const out = again || { n, event: new Int32Array(n), total: new Float64Array(n),
     low: new Float64Array(n), parts: new Float64Array(n * K), exact: true };
+  out.exact = true;
+  out.event.fill(-2);
   const scale = n / (v1 - v0);
-  const of = byTime ? (/** @type {number} */ e) => Math.floor((t[e] - v0) * scale)
+  const of = t ? (/** @type {number} */ e) => Math.floor((t[e] - v0) * scale)
     : (/** @type {number} */ e) => Math.floor((e - v0) * scale);
-  const first = byTime ? lastBefore(t, v0) + 1 : Math.max(0, Math.ceil(v0));
-  const last = byTime ? lastAtMost(t, v1) : Math.min(nE - 1, Math.floor(v1));
+  const first = t ? lastBefore(t, v0) + 1 : Math.max(0, Math.ceil(v0));
+  const last = t ? lastAtMost(t, v1) : Math.min(nE - 1, Math.floor(v1));
   const start = device.totals(first - 1);
   let column = 0;
   // What was there when the view begins is the first column's first state.
@@ -41,10 +46,12 @@ function columnsOf(device, v0, v1, n, byTime) {
   };
   if (last - first <= EXACT) {
     // As Device.replay, but for what only the first event of a column needs.
-    const { nA, birth, death, deaths, si, sizes, cat } = device;
+    const { nA, nF, birth, death, deaths, si, sizes, cat, foldEvent, foldCat, foldBytes } = device;
     let b = first > 0 ? lastAtMost(birth, first) + 1 : device.old;
     let d = device.nextDeath[Math.floor(first / BLOCK)];
     while (d < nA && death[deaths[d]] < first) d++;
+    let f = device.nextFold[Math.floor(first / BLOCK)];
+    while (f < nF && foldEvent[f] < first) f++;
     let total = carried;
     const { total: tops, low: lows, parts, event: events } = out;
     for (let e = first; e <= last; e++) {
@@ -64,6 +71,10 @@ function columnsOf(device, v0, v1, n, byTime) {
         const s = sizes[si[b]];
         carry[cat[b]] += s;
         total += s;
+      }
+      for (; f < nF && foldEvent[f] === e; f++) {
+        carry[foldCat[f]] += foldBytes[f];
+        total += foldBytes[f];
       }
       if (total > tops[c]) {
         tops[c] = total;
@@ -198,6 +209,14 @@ function labelBands(g, cols, box, categories) {
   g.textAlign = "left";
 }
 
+/** A mark of the axis of steps. @param {number} at */
+function stepMark(at) {
+  const device = /** @type {Device} */ (current()), { number, us } = device.meta.steps;
+  const k = Math.floor(at + 1e-9) - Number(us[0] > 0), part = Math.round((at - Math.floor(at + 1e-9)) * 100);
+  const name = number[k] === undefined ? (k < 0 ? "before" : "end") : String(number[k]);
+  return part ? `${name} + ${part} %` : name;
+}
+
 class Overview {
   constructor() {
     this.canvas = h("canvas", { role: "img", tabindex: 0, test: "overview",
@@ -211,6 +230,9 @@ class Overview {
     /** @type {HTMLCanvasElement} */
     this.miniSheet = h("canvas");
     this.miniKey = "";
+    this.namesKey = "";
+    /** @type {any} */
+    this.moduleNames = null;
     this.top = 1;
     /** @type {number[] | undefined} the range that is being marked */
     this.range = undefined;
@@ -235,14 +257,14 @@ class Overview {
     if (!device) return found;
     if (device.meta.steps.number.length) found.push("steps");
     if (device.meta.phases.name.length) found.push("phases");
-    if (device.resBytes) found.push("free");
-    if (device.sites.s_module.some((/** @type {number} */ m) => m)) found.push("modules");
+    if (device.segmentsSeen) found.push("free");
+    if (device.hasText("module")) found.push("modules");
     return found;
   }
 
   /** @param {number} event @returns {number} */
   xOf(event) {
-    const box = this.box(), at = view.byTime ? /** @type {Device} */ (current()).at(event) : event;
+    const box = this.box(), at = /** @type {Device} */ (current()).place(view.axis, event);
     return box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
   }
 
@@ -261,16 +283,19 @@ class Overview {
     if (!device) return this._first(g);
     const box = this.box();
     const n = Math.min(Math.floor(box.w), 2000);
-    const cols = this.columns = columnsOf(device, view.v0, view.v1, n, view.byTime);
-    let top = 0;
-    for (let c = 0; c < n; c++) top = Math.max(top, cols.total[c]);
-    const reserved = new Float64Array(n);
-    if (device.resBytes) {
-      for (let c = 0; c < n; c++) {
-        reserved[c] = device.reserved(cols.event[c]) || 0;
-        top = Math.max(top, reserved[c]);
-      }
-    }
+    const cols = this.columns = columnsOf(device, view.v0, view.v1, n, view.axis, this.columns);
+    const held = greatest(cols.total), reserved = new Float64Array(n);
+    if (device.segmentsSeen) for (let c = 0; c < n; c++) reserved[c] = device.reserved(cols.event[c]) || 0;
+    // Lines far above the bands are told, not drawn: else the bands were flat.
+    const room = held * 4 || Infinity, above = [];
+    let top = held;
+    const fit = (/** @type {string} */ name, /** @type {number} */ bytes) => {
+      if (bytes <= room) top = Math.max(top, bytes);
+      else above.push(`${name} up to ${size(bytes)}`);
+    };
+    if (device.segmentsSeen) fit("reserved", greatest(reserved));
+    const used = device.used, shown = used ? this._used(device, used) : [];
+    if (used && shown.length) fit(used.title, greatest(shown.map((p) => p[1])));
     const limit = device.meta.total_bytes;
     if (limit && limit < top * 1.6) top = Math.max(top, limit);
     this.top = box.top = top * 1.05 || 1;
@@ -280,11 +305,15 @@ class Overview {
     const y = (/** @type {number} */ bytes) => box.y + box.h - (bytes / box.top) * box.h;
     const line = (/** @type {(c: number) => number} */ value, colour, dash, wide) => {
       g.beginPath();
+      let high = NaN; // only where it changes: a line through each pixel costs a frame
       for (let c = 0; c < n; c++) {
-        const x = box.x + (c * box.w) / n;
-        g.lineTo(x, y(value(c)));
-        g.lineTo(x + box.w / n, y(value(c)));
+        const next = y(value(c)), x = box.x + (c * box.w) / n;
+        if (next === high) continue;
+        if (c) g.lineTo(x, high);
+        g.lineTo(x, next);
+        high = next;
       }
+      g.lineTo(box.x + box.w, high);
       g.setLineDash(dash);
       g.strokeStyle = colour;
       g.lineWidth = wide;
@@ -292,11 +321,21 @@ class Overview {
       g.setLineDash([]);
     };
     if (cols.exact === false || device.nE > n * 2) line((c) => cols.low[c], colours.text, [], 0.5);
-    if (device.resBytes) {
-      line((c) => reserved[c], colours.text, [], 1.5);
-      g.fillStyle = colours.text;
-      g.textBaseline = "bottom";
-      g.fillText("reserved", box.x + 6, y(reserved[0]) - 3);
+    // What is above the top does not run into the bands.
+    g.save();
+    g.beginPath();
+    g.rect(box.x, box.y - 1, box.w, box.h + 2);
+    g.clip();
+    if (device.segmentsSeen) line((c) => reserved[c], colours.text, [], 1.5);
+    if (shown.length) this._drawUsed(g, box, shown, y);
+    g.restore();
+    g.fillStyle = colours.text;
+    g.textBaseline = "bottom";
+    if (device.segmentsSeen && reserved[0] <= top * 1.05) g.fillText("reserved", box.x + 6, Math.max(y(reserved[0]) - 3, box.y + 12));
+    if (used && shown.length && shown[0][1] <= top * 1.05) g.fillText(used.title, clamp(box.x + 6, shown[0][0] + 6, box.x + box.w - 90), Math.max(y(shown[0][1]) - 5, box.y + 12));
+    if (above.length) {
+      g.textBaseline = "top";
+      g.fillText(`above the top: ${above.join(", ")}`, box.x + 6, box.y + 3);
     }
     if (limit && limit <= top) {
       line(() => limit, colours.limit, [6, 4], 1.5);
@@ -305,7 +344,7 @@ class Overview {
       g.fillText(`the device's memory, ${size(limit)}`, box.x + 90, y(limit) + 3);
     }
     if (view.hits) this._hits(g, device, cols, box, line);
-    this._bands(g, device, cols, box);
+    this._bands(g, device, cols, box, reserved);
     for (const e of device.oom) {
       const x = this.xOf(e);
       if (x < box.x || x > box.x + box.w) continue;
@@ -356,7 +395,7 @@ class Overview {
     g.textAlign = "center";
     g.textBaseline = "top";
     const wanted = Math.max(2, Math.floor(box.w / 110));
-    const marks = ticks(view.v0, view.v1, wanted);
+    const marks = ticks(view.v0, view.v1, wanted).filter((at) => view.axis !== "step" || view.v1 - view.v0 < 2 || at === Math.round(at));
     for (const at of marks) {
       const x = box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
       g.strokeStyle = colours.axis;
@@ -364,12 +403,44 @@ class Overview {
       g.moveTo(x, box.y + box.h);
       g.lineTo(x, box.y + box.h + 4);
       g.stroke();
-      const text = view.byTime ? timeMark(at, marks.length > 1 ? marks[1] - marks[0] : 1) : count(Math.round(at));
+      const text = view.axis === "time" ? timeMark(at, marks.length > 1 ? marks[1] - marks[0] : 1)
+        : view.axis === "event" ? count(Math.round(at)) : stepMark(at);
       g.fillStyle = colours.muted;
       const wide = g.measureText(text).width / 2;
       g.fillText(text, clamp(box.x + wide, x, box.x + box.w - wide), box.y + box.h + 6);
     }
     g.textAlign = "left";
+  }
+
+  /** Samples of what the driver says, in view and one to each side: x and bytes.
+   * @param {Device} device @param {any} used @returns {number[][]} */
+  _used(device, used) {
+    const box = this.box(), scale = box.w / (view.v1 - view.v0);
+    const at = used.us.map((/** @type {number} */ us) => device.timePlace(view.axis, us));
+    const first = Math.max(lastBefore(at, view.v0), 0), last = Math.min(lastAtMost(at, view.v1) + 1, at.length - 1);
+    const found = [];
+    for (let i = first; i <= last; i++) {
+      if (used.bytes[i] >= 0) found.push([box.x + (at[i] - view.v0) * scale, used.bytes[i]]);
+    }
+    return found;
+  }
+
+  /** Dots where it was measured; the dashes between them are no measurement. */
+  _drawUsed(g, box, shown, y) {
+    g.strokeStyle = g.fillStyle = colours.text;
+    g.lineWidth = 1;
+    g.setLineDash([2, 4]);
+    g.beginPath();
+    for (const [x, bytes] of shown) g.lineTo(x, y(bytes));
+    g.stroke();
+    g.setLineDash([]);
+    if (shown.length > box.w / 3) return; // denser than dots can be told apart
+    g.beginPath();
+    for (const [x, bytes] of shown) {
+      g.moveTo(x + 3, y(bytes));
+      g.arc(x, y(bytes), 3, 0, 7);
+    }
+    g.fill();
   }
 
   /** Bytes of what the filter found, as a line. */
@@ -382,7 +453,7 @@ class Overview {
   }
 
   /** The bands above: steps, phases, modules. */
-  _bands(g, device, cols, box) {
+  _bands(g, device, cols, box, reserved) {
     const { steps, phases } = device.meta;
     const x = (/** @type {number} */ at) => box.x + ((at - view.v0) / (view.v1 - view.v0)) * box.w;
     const cell = (from, to, row, text, shade) => {
@@ -405,14 +476,12 @@ class Overview {
       g.textAlign = "left";
       if (name === "steps") {
         steps.number.forEach((number, k) => {
-          if (view.byTime) cell(steps.us[k], steps.end_us[k], row, String(number), k % 2);
-          else cell(steps.begin[k], steps.end[k] + 1, row, String(number), k % 2);
+          if (view.axis === "event") cell(steps.begin[k], steps.end[k] + 1, row, String(number), k % 2);
+          else cell(device.timePlace(view.axis, steps.us[k]), device.timePlace(view.axis, steps.end_us[k]), row, String(number), k % 2);
         });
       } else if (name === "phases") {
         for (let i = 0; i < phases.name.length; i++) {
-          const from = phases.us[i], to = phases.end_us[i];
-          const a = view.byTime ? from : lastBefore(device.t, from) + 1;
-          const b = view.byTime ? to : lastBefore(device.t, to) + 1;
+          const a = device.timePlace(view.axis, phases.us[i]), b = device.timePlace(view.axis, phases.end_us[i]);
           if (b < view.v0 || a > view.v1) continue;
           cell(a, b, row, meta.phases[phases.name[i]], phases.name[i] % 2);
         }
@@ -422,11 +491,20 @@ class Overview {
         g.fillStyle = colours.panel;
         g.fillRect(box.x, y, box.w, high);
         g.fillStyle = colours.overhead;
+        g.beginPath();
+        g.moveTo(box.x, y + high);
+        let last = NaN;
         for (let c = 0; c < cols.n; c++) {
-          const reserved = device.reserved(cols.event[c]) || 0;
-          const share = reserved ? clamp(0, 1 - cols.total[c] / reserved, 1) : 0;
-          g.fillRect(box.x + (c * box.w) / cols.n, y + high * (1 - share), box.w / cols.n + 0.3, high * share);
+          const share = reserved[c] ? clamp(0, 1 - cols.total[c] / reserved[c], 1) : 0;
+          const up = Math.round((y + high * (1 - share)) * 4) / 4, x = box.x + (c * box.w) / cols.n;
+          if (up === last) continue;
+          if (c) g.lineTo(x, last);
+          g.lineTo(x, up);
+          last = up;
         }
+        g.lineTo(box.x + box.w, last);
+        g.lineTo(box.x + box.w, y + high);
+        g.fill();
       } else {
         this._modules(g, device, cols, box, row, cell);
       }
@@ -435,22 +513,45 @@ class Overview {
 
   /** Of each column the module that the last block before it was born in. */
   _modules(g, device, cols, box, row, cell) {
-    const { sites, site, nA } = device, texts = device.names.strings;
+    const { site, birth, nA } = device, { names, of } = this._moduleNames(device);
     const unit = (view.v1 - view.v0) / cols.n;
-    let run = "", from = 0, shade = 0;
+    let run = 0, from = 0, shade = 0, a = lastAtMost(birth, cols.event[0] + 1);
     for (let c = 0; c <= cols.n; c++) {
-      let name = "\u0000";
+      let name = 0;
       if (c < cols.n) {
-        const a = lastAtMost(device.birth, cols.event[c] + 1);
-        const whole = a >= device.old && a < nA ? texts[sites.s_module[site[a]]] : "";
-        name = whole.split(".").slice(0, view.depth).join(".");
+        const until = cols.event[c] + 1;
+        // Columns go forward: mostly the next births are near.
+        for (let i = 0; i < 16 && a + 1 < nA && birth[a + 1] <= until; i++) a++;
+        if (a + 1 < nA && birth[a + 1] <= until) a = lastAtMost(birth, until);
+        name = a >= device.old && a < nA ? of[site[a]] : 0;
       }
-      if (name !== run) {
-        if (run && run !== "\u0000") cell(view.v0 + from * unit, view.v0 + c * unit, row, run, shade++ % 2);
+      if (name !== run || c === cols.n) {
+        if (run) cell(view.v0 + from * unit, view.v0 + c * unit, row, names[run], shade++ % 2);
         run = name;
         from = c;
       }
     }
+  }
+
+  /** Of each site its module, cut at the chosen depth, as a number; 0: none.
+   * @param {Device} device */
+  _moduleNames(device) {
+    const key = `${view.depth} ${device.meta.name}`;
+    if (this.namesKey !== key) {
+      const texts = device.names.strings, names = [""], known = new Map([["", 0]]);
+      const of = Uint32Array.from(device.sites.s_module, (id) => {
+        const name = texts[id].split(".", view.depth).join(".");
+        let number = known.get(name);
+        if (number === undefined) {
+          known.set(name, number = names.length);
+          names.push(name);
+        }
+        return number;
+      });
+      this.namesKey = key;
+      this.moduleNames = { names, of };
+    }
+    return this.moduleNames;
   }
 
   /** @param {Device} device */
@@ -460,9 +561,9 @@ class Overview {
     const w = Math.max(this.width - MARGIN.left - MARGIN.right, 10);
     const whole = wholeView(device);
     const n = Math.min(Math.floor(w), 1000);
-    const key = `${n} ${view.byTime} ${device.meta.name}`;
+    const key = `${n} ${view.axis} ${device.meta.name}`;
     if (this.miniKey !== key) { // drawn once, kept as a picture
-      const cols = columnsOf(device, whole[0], whole[1], n, view.byTime);
+      const cols = columnsOf(device, whole[0], whole[1], n, view.axis);
       let top = 1;
       for (let c = 0; c < n; c++) top = Math.max(top, cols.total[c]);
       const sheet = sized(this.miniSheet, w, high);
@@ -494,29 +595,27 @@ class Overview {
     if (!device) return;
     const box = this.box();
     const inside = (/** @type {number} */ x) => x >= box.x - 0.5 && x <= box.x + box.w + 0.5;
-    const peak = this.xOf(device.meta.peak.event);
-    if (inside(peak)) {
-      const y = box.y + box.h - (device.meta.peak.bytes / box.top) * box.h;
-      g.fillStyle = colours.page;
-      g.strokeStyle = colours.text;
-      g.lineWidth = 1.5;
-      g.beginPath();
-      g.arc(peak, y, 4, 0, 7);
-      g.fill();
-      g.stroke();
-    }
     const mark = (/** @type {number} */ event, /** @type {string} */ name) => {
       const x = Math.round(this.xOf(event)) + 0.5;
       if (!inside(x)) return;
+      // Above the bands a line, inside of them dashes: a state that lasts one pixel,
+      // as peaks do, must not vanish behind its own mark.
+      const head = clamp(box.y, box.y + box.h - (device.totals(event).total / box.top) * box.h - 5, box.y + box.h);
       g.strokeStyle = colours.page;
       g.lineWidth = 3.5;
       g.beginPath();
       g.moveTo(x, box.y);
-      g.lineTo(x, box.y + box.h);
+      g.lineTo(x, head);
       g.stroke();
       g.strokeStyle = colours.focus;
       g.lineWidth = 1.5;
       g.stroke();
+      g.beginPath();
+      g.moveTo(x, head + 8);
+      g.lineTo(x, box.y + box.h);
+      g.setLineDash([3, 9]);
+      g.stroke();
+      g.setLineDash([]);
       g.fillStyle = colours.focus;
       g.fillRect(x - 7, box.y + box.h - 1, 14, 15);
       g.fillStyle = colours.page;
@@ -527,6 +626,20 @@ class Overview {
     };
     if (view.b !== null) mark(view.b, "B");
     mark(view.cursor, "A");
+    const peak = this.xOf(device.meta.peak.event);
+    if (inside(peak)) {
+      const y = Math.max(box.y + box.h - (device.meta.peak.bytes / box.top) * box.h - 4, box.y);
+      g.strokeStyle = colours.page;
+      g.fillStyle = colours.text;
+      g.lineWidth = 1.5;
+      g.beginPath(); // a mark that points at the peak and leaves it free
+      g.moveTo(peak, y + 2);
+      g.lineTo(peak - 5, y - 7);
+      g.lineTo(peak + 5, y - 7);
+      g.closePath();
+      g.fill();
+      g.stroke();
+    }
     if (this.range) {
       const [from, to] = this.range;
       g.globalAlpha = 0.2;

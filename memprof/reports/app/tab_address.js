@@ -63,7 +63,7 @@ class FragTab {
     const { strips, outside } = segmentsAt(device, view.cursor);
     const reserved = strips.reduce((sum, strip) => sum + strip.size, 0);
     const used = strips.reduce((sum, strip) => sum + strip.used, 0);
-    const gap = Math.max(0, ...strips.map((strip) => strip.gap));
+    const gap = greatest(strips.map((strip) => strip.gap));
     const waste = reserved - used;
     const keys = ["size", "used", "waste", "gap", "n"];
     const rows = strips.map((strip, i) => ({ ...strip, waste: strip.size - strip.used, n: strip.blocks.length, i }));
@@ -89,6 +89,7 @@ class FragTab {
       h("p.note", {}, `${counted(strips.length, "segment")} reserved, ${size(reserved, 4)}; ${size(used, 4)} used. `
         + `A defragmenter could give at most ${size(waste, 4)}; the largest gap is ${size(gap, 4)}`
         + `${waste > 0 ? `, ${percent(gap, waste)} % of it` : ""}. Gaps are counted behind each block's end rounded to 512 bytes; torch may round more.`
+        + (device.meta.folded ? ` ${size(device.foldedAt(view.cursor).reduce((sum, part) => sum + part.bytes, 0), 4)} of folded blocks lie somewhere in what is not used here.` : "")
         + (outside ? ` ${size(outside, 4)} lie in no segment that was seen.` : "")),
       this.figure.element, table.box);
     this.figure.o.height = Math.min(60 + rows.length * 16, 420);
@@ -98,7 +99,7 @@ class FragTab {
   _draw(g, width, height, put) {
     const device = /** @type {Device} */ (current());
     const rows = /** @type {any[]} */ (this.rows).slice(0, 24);
-    const most = Math.max(1, ...rows.map((row) => row.size));
+    const most = greatest(rows.map((row) => row.size)) || 1;
     const w = width - MARGIN.left - MARGIN.right, high = Math.min((height - 26) / Math.max(rows.length, 1), 22);
     const mask = view.hits && view.hits.mask;
     rows.forEach((row, i) => {
@@ -151,7 +152,7 @@ class LanesTab {
     this.element.replaceChildren(
       h("div.head", {}, h("h2", {}, "Lanes ", h("span.muted", {}, "address over time, in the overview's range")),
         h("button", { onclick: () => change({ tab: "all", q: view.q }) }, "Table of all allocations")),
-      h("p.note", {}, `${size(addr.meta.total, 4)} of address space that torch took, what it never took left out. A block is a box from birth to death; empty is free.`),
+      h("p.note", {}, `${size(addr.meta.total, 4)} of address space that torch took, what it never took left out. A block is a box from birth to death; empty is free${device.meta.folded ? ", or held by blocks that are folded" : ""}.`),
       this.wrap);
     this.draw();
   }
@@ -169,7 +170,8 @@ class LanesTab {
     const dim = device.categories.map((name) => (rgba(colours[name]) & 0x00ffffff) | 0x40000000);
     const free = rgba(colours.grid);
     const scale = w / (view.v1 - view.v0), rise = t / total;
-    const x = (/** @type {number} */ e) => ((view.byTime ? (e < 0 ? 0 : e >= device.nE ? Infinity : device.t[e]) : e) - view.v0) * scale;
+    const places = device.places(view.axis);
+    const x = (/** @type {number} */ e) => ((places ? (e < 0 ? 0 : e >= device.nE ? Infinity : places[e]) : e) - view.v0) * scale;
     const rect = (x0, x1, y0, y1, colour) => {
       const a = clamp(0, Math.floor(x0), w - 1), b = clamp(a + 1, Math.ceil(Math.min(x1, w)), w);
       const c = clamp(0, Math.floor(t - y1), t - 1), d = clamp(c + 1, Math.ceil(t - y0), t);
@@ -230,7 +232,7 @@ class LanesTab {
     const w = this.wrap.clientWidth - MARGIN.left - MARGIN.right, t = 368;
     const at = ((t + 4 - py) / t) * addr.meta.total;
     const value = view.v0 + ((px - MARGIN.left) / w) * (view.v1 - view.v0);
-    const event = view.byTime ? lastAtMost(device.t, value) : Math.floor(value);
+    const event = device.eventAt(view.axis, value);
     for (const a of device.live(event)) {
       const from = addr.off[a] * addr.meta.unit;
       if (addr.off[a] !== ALIVE && from <= at && at < from + device.bytes(a)) return a;

@@ -59,7 +59,7 @@ class AllTab {
       const number = key === "size" || key === "birth" || key === "life" || key === "step";
       return { title, number, down: key === "size" || key === "life", wide: !number && key !== "category", text,
         cell: (i) => (key === "size" ? size(device.bytes(rows[i])) : key === "category" ? swatch(text(i)) : text(i) || "–") };
-    }).filter((column, i) => !["owner", "shape"].includes(ALL_COLUMNS[i][1]) || device.sites[`s_${ALL_COLUMNS[i][1]}`].some((id) => id));
+    }).filter((column, i) => !["owner", "shape"].includes(ALL_COLUMNS[i][1]) || device.hasText(ALL_COLUMNS[i][1]));
     const table = this.table = new Table({ label: "all allocations", test: "all-table", columns, rows: rows.length, height: 560,
       sorted: this.sorted, down: this.down, onsort: (i, down) => { this.sorted = i; this.down = down; later("tab"); },
       selected: (i) => rows[i] === this.chosen,
@@ -67,6 +67,23 @@ class AllTab {
     this.element.replaceChildren(
       h("div.head", {}, h("h2", {}, "All allocations ", h("span.muted", {}, view.q ? `that match “${view.q}”` : "")), table.buttons()),
       h("p.note", { test: "all-sum" }, `${counted(rows.length, "allocation")}, ${size(sum, 4)} in all; ${size(alive, 4)} of ${counted(aliveCount, "block")} alive at the cursor`),
+      table.box, device.meta.folded ? this._folded(device) : "");
+  }
+
+  /** What is folded, by call site: with the rows above it is all that was allocated.
+   * @param {Device} device */
+  _folded(device) {
+    const { count: n, bytes, size: most, events, rows } = device.meta.folded;
+    const columns = [
+      { title: "bytes", number: true, cell: (i) => size(rows[i][0], 4), text: (i) => String(rows[i][0]) },
+      { title: "blocks", number: true, cell: (i) => count(rows[i][1]), text: (i) => String(rows[i][1]) },
+      { title: "category", cell: (i) => (meta.categories.includes(rows[i][2]) ? swatch(rows[i][2]) : rows[i][2]), text: (i) => rows[i][2] },
+      ...["module", "op", "where"].map((title, k) => ({ title, wide: true, cell: (i) => rows[i][k + 3] || "–", text: (i) => rows[i][k + 3] })),
+    ];
+    const table = new Table({ label: "folded allocations by call site", test: "folded-table", columns, rows: rows.length,
+      foot: [size(bytes, 4), count(n), `= ${count(bytes)} bytes`, "", "", ""] });
+    return h("div", {}, h("div.head", {}, h("h3", {}, "Folded, by call site"), table.buttons()),
+      h("p.note", {}, `${counted(n, "allocation")} of at most ${size(most)}, each gone within ${counted(events, "event")}, are not among the rows above; every total over time has them.`),
       table.box);
   }
 }

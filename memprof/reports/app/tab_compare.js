@@ -37,8 +37,21 @@ class CompareTab {
         h("label", {}, "show ", h("select", { test: "compare-only", onchange: (e) => { this.only = e.target.value; later("tab"); } },
           ["all", "new", "gone", "grown", "shrunk", "same"].map((name) => h("option", { value: name, selected: name === this.only }, name)))), table.buttons()),
       h("p.note", {}, `Peak ${size(b, 4)} before, ${size(a, 4)} now: ${signed(a - b)}${b ? ` (${a >= b ? "+" : ""}${((100 * (a - b)) / b).toFixed(1)} %)` : ""}.`),
-      this._fall(now, before), this.figure.element, table.box);
+      this._fall(now, before), this.figure.element, this._stepTable(now, before), table.box);
     this.figure.draw();
+  }
+
+  /** The lanes by step as a table. */
+  _stepTable(now, before) {
+    const n = Math.max(now.steps.length, before.steps.length);
+    const part = (/** @type {any} */ side, /** @type {number} */ k, /** @type {number} */ i) => (side.steps[k] ? side.steps[k][i] : null);
+    const bytes = (/** @type {number | null} */ amount) => (amount === null ? "–" : size(amount, 4));
+    const change_ = (/** @type {number} */ k) => (now.steps[k] && before.steps[k] ? now.steps[k][1] - before.steps[k][1] : null);
+    const columns = [["step before", before, 0], ["highest before", before, 1], ["step now", now, 0], ["highest now", now, 1]].map(([title, side, i]) => ({
+      title, number: true, cell: (k) => (i ? bytes(part(side, k, 1)) : part(side, k, 0) ?? "–"), text: (k) => String(part(side, k, i) ?? "") }));
+    columns.push({ title: "change", number: true, cell: (k) => (change_(k) === null ? "–" : signed(Number(change_(k)))), text: (k) => String(change_(k) ?? "") });
+    const table = new Table({ label: "highest bytes of each step, before and now", test: "compare-step-table", columns, rows: n, height: 260 });
+    return h("details", {}, h("summary", {}, "Steps as a table"), table.buttons(), table.box);
   }
 
   /** From peak to peak, category by category. */
@@ -70,10 +83,10 @@ class CompareTab {
   _draw(g, width, height, put) {
     const { now, before } = meta.compare;
     const n = Math.max(now.steps.length, before.steps.length);
-    const top = Math.max(1, ...now.steps.map((s) => s[1]), ...before.steps.map((s) => s[1]));
-    const lane = (height - 30) / 3, w = width - MARGIN.left - MARGIN.right, dx = Math.min(w / Math.max(n, 1), 48);
+    const top = greatest([...now.steps, ...before.steps].map((s) => s[1])) || 1;
+    const lane = (height - 30) / 3, w = width - MARGIN.left - MARGIN.right, dx = Math.min(w / Math.max(n, 1), 90);
     const differ = Array.from({ length: n }, (_, k) => (now.steps[k] && before.steps[k] ? now.steps[k][1] - before.steps[k][1] : null));
-    const most = Math.max(1, ...differ.map((by) => Math.abs(by || 0)));
+    const most = greatest(differ.map((by) => Math.abs(by || 0))) || 1;
     ["before", "now", "change"].forEach((name, row) => {
       const y0 = 6 + row * (lane + 6);
       g.fillStyle = colours.muted;
@@ -88,6 +101,13 @@ class CompareTab {
       g.moveTo(MARGIN.left, zero + 0.5);
       g.lineTo(MARGIN.left + w, zero + 0.5);
       g.stroke();
+      if (row < 2) {
+        g.fillStyle = colours.muted;
+        g.textBaseline = "top";
+        g.textAlign = "right";
+        g.fillText(size(top), MARGIN.left - 8, y0);
+        g.textAlign = "left";
+      }
       for (let k = 0; k < n; k++) {
         const step = (row ? now : before).steps[k], x = MARGIN.left + k * dx, wide = Math.max(dx - 2, 1);
         if (row < 2 && step) {

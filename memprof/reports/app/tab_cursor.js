@@ -40,7 +40,7 @@ class CursorTab {
     const { total, parts } = device.totals(view.cursor);
     const live = this.live = liveNow(device);
     const keys = view.group === "blame" ? BLAME[/** @type {"owned"} */ (view.blame)] : [view.group];
-    const groups = device.grouped(live, keys);
+    const groups = view.hits ? device.grouped(live, keys) : device.groupedWhole(live, keys, view.cursor);
     const sum = groups.reduce((s, group) => s + group.bytes, 0);
     const n = groups.reduce((s, group) => s + group.count, 0);
     /** @type {TableColumn[]} */
@@ -58,7 +58,7 @@ class CursorTab {
     }
     this.table = new Table({
       label: `live set ${this._when(device)}`, test: "live-table", columns, rows: groups.length,
-      onpick: (i) => showDetail(device, groups[i].first, groups[i]),
+      onpick: (i) => groups[i].first >= 0 && showDetail(device, groups[i].first, groups[i]),
       foot: [size(sum, 4), percent(sum, total), count(n), ...keys.map((_, k) =>
         (k ? "" : `= ${count(sum)} bytes${view.hits ? ` of ${count(total)} that match` : " allocated"}`)),
         ...(keys.includes("category") ? [] : [""])].slice(0, columns.length),
@@ -75,19 +75,19 @@ class CursorTab {
     this.element.replaceChildren(
       h("div.head", {}, h("h2", {}, "In memory ", h("span.muted", {}, this._when(device))), this._steps(device)),
       h("div.columns", {},
-        h("div", {}, h("h3", {}, "Where it adds up"), this._waterfall(device, total, parts)),
+        h("div", {}, h("h3", {}, "Where it adds up"), this._waterfall(device, total, parts), driverTable(device)),
         h("div", {}, h("h3", {}, "module › op › line", this.zoomed.length
           ? h("button", { onclick: () => { this.zoomed.pop(); later("tab"); }, test: "icicle-up" }, "‹ back") : null),
         this.icicle.element)),
       h("div.head", {}, h("h3", {}, "Live set"), blame, h("label", {}, "group by ", group), this.table.buttons()),
-      this.table.box);
+      this.table.box, booksTable(device) || "");
     this.icicle.draw();
   }
 
   /** @param {Device} device @param {string} name */
   _useful(device, name) {
     if (["owner", "region", "shape", "label", "function", "line", "op", "module"].includes(name)) {
-      return device.sites[`s_${name}`].some((/** @type {number} */ id) => id) || name === view.group;
+      return device.hasText(name) || name === view.group;
     }
     return name !== "step" || device.meta.steps.number.length > 0;
   }
@@ -112,7 +112,7 @@ class CursorTab {
 
   /** The table of categories that adds up to what torch reserved. */
   _waterfall(device, total, parts) {
-    const reserved = device.reserved(view.cursor), waiting = device.waiting(view.cursor);
+    const told = device.reserved(view.cursor), reserved = device.segmentsSeen ? told : null, waiting = device.waiting(view.cursor);
     const whole = reserved === null ? total + waiting : Math.max(reserved, total);
     const other = view.b === null ? null : device.totals(view.b);
     let base = 0;
@@ -138,68 +138,55 @@ class CursorTab {
       rows.push(row("rounding and cached free", reserved - total - waiting, "", ""));
       rows.push(row("reserved", reserved, "", "sum"));
     }
+    const unseen = told !== null && !device.segmentsSeen
+      ? h("p.note", { test: "unseen" }, "What torch reserved is not known: the segments that these blocks lie in were not seen.") : null;
     return h("div.scroll", {}, h("table.fall", { test: "waterfall" },
       h("caption.quiet", {}, "categories add up to what is allocated, that and the cache to what is reserved"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "part"), h("th.n", { scope: "col" }, "size"),
         h("th.n", { scope: "col" }, "%"), other ? h("th.n", { scope: "col" }, "A − B") : null,
         h("th", { scope: "col" }, h("span.quiet", {}, "bar")))),
-      h("tbody", {}, rows)));
+      h("tbody", {}, rows)), unseen);
   }
 
   /** A tree of modules, then ops, then lines; the width is bytes. */
   _icicle(g, width, height, put) {
-    const device = /** @type {Device} */ (current());
-    const groups = device.grouped(/** @type {Uint32Array} */ (this.live), ["module", "op", "line"]);
-    const root = { name: "all", bytes: 0, cats: new Float64Array(device.K), kids: new Map(), path: [] };
-    for (const group of groups) {
-      const [module, op, line] = group.words;
-      const path = [...(module ? module.split(".") : ["no module"]), op || "no op", line || "no line"];
-      let node = root;
-      const add = (/** @type {any} */ n) => {
-        n.bytes += group.bytes;
-        for (let c = 0; c < device.K; c++) n.cats[c] += group.cats[c];
-      };
-      add(node);
-      path.forEach((name, i) => {
-        const mark = i >= path.length - 2 ? `\u0001${name}` : name;
-        let kid = node.kids.get(mark);
-        if (!kid) node.kids.set(mark, kid = { name, bytes: 0, cats: new Float64Array(device.K), kids: new Map(), path: [...node.path, mark] });
-        add(kid);
-        node = kid;
-      });
-    }
-    let top = root;
-    for (const name of this.zoomed[this.zoomed.length - 1]?.split("\u0002") || []) top = top.kids.get(name) || top;
-    const depth = (/** @type {any} */ n) => 1 + Math.max(0, ...[...n.kids.values()].map(depth));
-    const levels = Math.min(depth(top), 8), high = Math.min(Math.floor(height / levels), 44);
-    const walk = (/** @type {any} */ node, x, w, level) => {
+    const device = /** @type {Device} */ (current()), tree = device.tree(), K = device.K;
+    tree.fill(/** @type {Uint32Array} */ (this.live), view.hits ? [] : device.foldedAt(view.cursor));
+    let top = 0;
+    for (const name of this.zoomed[this.zoomed.length - 1]?.split("\u0002") || []) top = tree.kids[top].get(name) ?? top;
+    const most = 8; // deeper ones come with a click
+    const depth = (/** @type {number} */ node, left = most) => 1 + (left > 1 ? greatest(tree.held(node).slice(0, 50).map((kid) => depth(kid, left - 1))) : 0);
+    const levels = depth(top), high = Math.min(Math.floor(height / levels), 44);
+    const walk = (/** @type {number} */ node, x, w, level) => {
       if (w < 1 || level >= levels) return;
-      const y = level * high;
+      const y = level * high, bytes = tree.bytes[node];
       g.fillStyle = colours.panel;
       g.fillRect(x, y, w - (w > 3 ? 1 : 0), high - 2);
       let at = x;
       for (const name of STACKING) {
-        const part = node.bytes ? (node.cats[device.categories.indexOf(name)] / node.bytes) * (w - (w > 3 ? 1 : 0)) : 0;
+        const part = bytes ? (tree.cats[node * K + device.categories.indexOf(name)] / bytes) * (w - (w > 3 ? 1 : 0)) : 0;
         if (part > 0) {
           g.fillStyle = colours[name];
           g.fillRect(at, y + high - 7, part, 5);
           at += part;
         }
       }
-      const shown = cut(g, `${node.name}  ${size(node.bytes)}`, w - 8);
+      const shown = w > 24 ? cut(g, `${tree.names[node]}  ${size(bytes)}`, w - 8) : "";
       if (shown) {
         g.fillStyle = colours.text;
         g.textBaseline = "middle";
         g.fillText(shown, x + 4, y + (high - 7) / 2);
       }
-      put(x, y, w, high - 2, `${node.path.map((p) => p.replace("\u0001", "")).join(" › ") || "all"}\n`
-        + `${size(node.bytes, 4)} = ${percent(node.bytes, root.bytes)} %`, node.path.length && node !== top ? () => {
-        this.zoomed.push(node.path.join("\u0002"));
-        later("tab");
-      } : undefined);
+      const path = tree.path(node);
+      put(x, y, w, high - 2, `${path.map((p) => tree.names[p]).join(" › ") || "all"}\n${size(bytes, 4)} = ${percent(bytes, tree.bytes[0])} %`,
+        node && node !== top ? () => {
+          this.zoomed.push(path.map((p) => tree.marks[p]).join("\u0002"));
+          later("tab");
+        } : undefined);
       let from = x;
-      for (const kid of [...node.kids.values()].sort((a, b) => b.bytes - a.bytes)) {
-        const part = (kid.bytes / (node.bytes || 1)) * w;
+      for (const kid of tree.held(node)) {
+        const part = (tree.bytes[kid] / (bytes || 1)) * w;
+        if (part < 1) break; // the largest come first
         walk(kid, from, part, level + 1);
         from += part;
       }

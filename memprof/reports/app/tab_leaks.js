@@ -12,19 +12,20 @@ class LeaksTab {
     this.down = true;
   }
 
-  /** Bytes of each pair: born in one step, alive at the end of another.
-   * @param {Device} device */
-  _matrix(device) {
-    const { number, end } = device.meta.steps, n = number.length;
-    const found = new Float64Array((n + 1) * n); // row 0: before the steps
+  /** Bytes of each pair of the last steps: born in one, alive at the end of another.
+   * Row 0 is of all that is older.
+   * @param {Device} device @param {number} from the first of these steps */
+  _matrix(device, from) {
+    const { number, end } = device.meta.steps, n = number.length, wide = n - from;
+    const found = new Float64Array((wide + 1) * wide);
     const steps = device.stepOf(), mask = view.hits && view.hits.mask;
     for (let a = 0; a < device.nA; a++) {
       if (mask && !mask[a]) continue;
       const born = device.birth[a] - 1, died = device.death[a], s = device.bytes(a);
       // Births outside of steps count for the row before.
-      const row = steps[a];
-      let k = lastBefore(end, born) + 1;
-      for (; k < n && died > end[k]; k++) found[row * n + k] += s;
+      const row = Math.max(steps[a] - from, 0);
+      if (died <= end[from]) continue;
+      for (let k = Math.max(lastBefore(end, born) + 1, from); k < n && died > end[k]; k++) found[row * wide + k - from] += s;
     }
     return found;
   }
@@ -82,17 +83,13 @@ class LeaksTab {
 
   /** @param {Device} device */
   _matrixTable(device) {
-    const { number } = device.meta.steps, n = number.length, m = this._matrix(device);
-    const from = Math.max(0, n - MATRIX);
-    const shown = Array.from({ length: n - from }, (_, i) => i + from);
+    const { number } = device.meta.steps, n = number.length, from = Math.max(0, n - MATRIX);
+    const m = this._matrix(device, from), wide = n - from;
+    const shown = Array.from({ length: wide }, (_, i) => i + from);
     // What is older than the steps shown is one row, so that columns sum up.
-    const older = shown.map((k) => {
-      let sum = 0;
-      for (let row = 0; row <= from; row++) sum += m[row * n + k];
-      return sum;
-    });
-    const later_ = shown.map((b) => shown.map((k) => m[(b + 1) * n + k]));
-    const most = Math.max(1, ...later_.filter((_, row) => shown[row] >= this.warmup).flat());
+    const older = shown.map((_, k) => m[k]);
+    const later_ = shown.map((_, row) => shown.map((__, k) => m[(row + 1) * wide + k]));
+    const most = greatest(later_.filter((_, row) => shown[row] >= this.warmup).flat()) || 1;
     const cell = (bytes, k, heat) => {
       const td = h("td.n", { title: `${count(bytes)} bytes` }, bytes ? size(bytes) : "·");
       if (heat && bytes) {
@@ -118,10 +115,10 @@ class LeaksTab {
     const n = Math.max(10, Math.min(Math.floor(box.w / 6), 240));
     const kept = new Float64Array(n), gone = new Float64Array(n);
     const mask = view.hits && view.hits.mask;
-    const whole = wholeView(device), span = whole[1] - whole[0];
+    const whole = wholeView(device), span = whole[1] - whole[0], places = device.places(view.axis);
     for (let a = device.old; a < device.nA; a++) {
       if (mask && !mask[a]) continue;
-      const at = view.byTime ? device.t[device.birth[a] - 1] : device.birth[a] - 1;
+      const at = places ? places[device.birth[a] - 1] : device.birth[a] - 1;
       const c = clamp(0, Math.floor(((at - whole[0]) / span) * n), n - 1);
       if (device.death[a] >= device.nE) kept[c] += device.bytes(a);
       else gone[c] += device.bytes(a);
@@ -143,10 +140,10 @@ class LeaksTab {
       g.fillStyle = colours.text;
       g.fillRect(x, y(kept[c]), w, y(0) - y(kept[c]));
       const from = whole[0] + (c * span) / n;
-      put(x, box.y, dx, box.h, `born at ${view.byTime ? time(from) : `event ${count(Math.round(from))}`}\nalive at the end ${size(kept[c], 4)}\nfreed ${size(gone[c], 4)}`);
+      put(x, box.y, dx, box.h, `born ${view.axis === "event" ? `at event ${count(Math.round(from))}` : view.axis === "step" ? `in step ${stepMark(from)}` : `at ${time(from)}`}\nalive at the end ${size(kept[c], 4)}\nfreed ${size(gone[c], 4)}`);
     }
     g.fillStyle = colours.muted;
     g.textBaseline = "top";
-    g.fillText("by time of birth: solid = alive at the end, hatched = freed", box.x, box.y + box.h + 8);
+    g.fillText(`by time of birth: solid = alive at the end, hatched = freed${device.meta.folded ? "; folded ones, all freed, are left out" : ""}`, box.x, box.y + box.h + 8);
   }
 }

@@ -38,7 +38,7 @@ class StairsTab {
   render() {
     const device = /** @type {Device} */ (current());
     const s = device.meta.stairs;
-    const deepest = Math.max(...s.depth);
+    const deepest = greatest(s.depth);
     if (this.device !== device) {
       // The depth at which most bytes are told apart in at most some 60 steps.
       this.device = device;
@@ -105,7 +105,7 @@ class StairsTab {
     const box = { x: MARGIN.left, y: 8, w: width - MARGIN.left - MARGIN.right, h: height - 16 };
     // Below the forward's floor: the names, then what backward needed.
     const named = 18, share = Math.min(low / (top + low), 0.4), zero = box.y + (box.h - named) * (1 - share);
-    const floor = zero + named, up = (zero - box.y) / (top * 1.03), down = low ? (box.y + box.h - floor) / low : 0;
+    const floor = zero + named, up = (zero - box.y) / (top * 1.03), down = low ? (box.y + box.h - 16 - floor) / low : 0;
     byteAxis(g, { ...box, h: zero - box.y }, top, (at) => zero - at * up);
     const dx = box.w / Math.max(steps.length, 1);
     level = 0;
@@ -140,7 +140,7 @@ class StairsTab {
     g.fillText("forward ↑", box.x + 4, box.y);
     if (low) {
       g.textBaseline = "bottom";
-      g.fillText(`backward ↓ up to ${size(low)}`, box.x + 4, box.y + box.h);
+      g.fillText(`backward ↓ up to ${size(low)}`, box.x + 4, box.y + box.h + 4);
     }
   }
 }
@@ -156,7 +156,7 @@ function foldSteps(steps) {
   }
   return [...groups.entries()].map(([name, group]) => {
     const sum = (/** @type {string} */ key) => group.reduce((total, step) => total + step[key], 0);
-    const most = (/** @type {string} */ key) => Math.max(...group.map((step) => step[key]));
+    const most = (/** @type {string} */ key) => greatest(group.map((step) => step[key]));
     const sorted = group.map((step) => step.kept).sort((a, b) => a - b);
     const middle = sorted[sorted.length >> 1];
     return { name: group.length > 1 ? name : group[0].name, n: group.length, kept: sum("kept"), born: sum("born"),

@@ -1,7 +1,7 @@
 // Real tables: of any length, with few rows in the document; sorted by their heads.
 
 const ROW = 26; // CSS pixels
-const IN_DOCUMENT = 60;
+const IN_DOCUMENT = 40;
 const TALLEST = 6e6; // browsers cap how far a box can scroll
 
 /**
@@ -55,7 +55,7 @@ class Table {
     const share = whole > TALLEST ? clamp(0, this.box.scrollTop / room, 1) : 0;
     const first = whole > TALLEST
       ? Math.round(share * Math.max(rows - IN_DOCUMENT, 0))
-      : clamp(0, Math.floor(this.box.scrollTop / ROW) - 15, Math.max(rows - IN_DOCUMENT, 0));
+      : clamp(0, Math.floor(this.box.scrollTop / ROW) - 9, Math.max(rows - IN_DOCUMENT, 0));
     if (first === this.first) return;
     this.first = first;
     const last = Math.min(first + IN_DOCUMENT, rows);
