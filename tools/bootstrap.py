@@ -48,12 +48,15 @@ PLUGIN_PACKAGES = {
     "pytest_asyncio": "pytest-asyncio",
     "anyio": "anyio",
 }
-# For the report: a browser's driver, an audit, a notebook to execute.
+# For the report: a browser's driver, an audit, a notebook to execute. For the command
+# line: what reads its schemas, and what emphasises on terminals.
 BROWSER_PACKAGES = {
     "playwright": "playwright>=1.45",
     "axe_playwright_python": "axe-playwright-python>=0.1.4",
     "nbclient": "nbclient>=0.9",
     "ipykernel": "ipykernel>=6.25",
+    "jsonschema": "jsonschema>=4.18",
+    "rich": "rich>=13",
 }
 # Pinned, so that a newer linter does not turn a green tree red.
 LINT_PACKAGES = {"ruff": "0.17.6", "mypy": "2.4.1"}

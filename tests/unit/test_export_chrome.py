@@ -425,7 +425,6 @@ def test_what_is_outside_of_memory_is_written_too(tmp_path):
     assert of(trace, "X", name="ProfilerStep#4")
 
 
-
 KERNEL, COPY, SET = range(3)
 
 
@@ -544,6 +543,7 @@ def test_random_work_nests_and_flows(seed, tmp_path):
     starts = recording.kernels()["start_ns"]
     assert (starts[1:] >= starts[:-1]).all()
 
+
 def test_segments_freed_in_one_go_are_one_instant(tmp_path):
     script = Script()
     for address in (64, 128, 256, 512):
@@ -561,7 +561,6 @@ def test_segments_freed_in_one_go_are_one_instant(tmp_path):
     ]
     assert {e["s"] for e in given} == {"g"}
     assert of(trace, "i", name="given back to the driver", pid=9_000_010) == []
-
 
 
 def test_steps_that_a_region_cuts_have_a_row_of_their_own(tmp_path):
