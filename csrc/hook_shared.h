@@ -65,8 +65,7 @@ mp_hook_shim(void)
 #define MP_HOOK_SESSION 0x10u /* somebody records at all */
 #define MP_HOOK_MODULES 0x20u /* modules are found on the Python stack */
 #define MP_HOOK_SHAPES 0x40u  /* of the tensors that ops return */
-#define MP_HOOK_REGIONS 0x80u /* Python tells of them, and no callback does   \
-                               */
+#define MP_HOOK_REGIONS 0x80u /* told by Python, and by no callback */
 
 /* What the running sessions want, all together; 0: nobody records. */
 void mp_hook_set_wanted(uint32_t flags);

@@ -94,15 +94,16 @@ class Places:
         )
 
     def shown(self, file: str) -> str:
-        """Return FILE relative to where the run was started, if inside."""
-        for root in self._roots:
-            if file.startswith(root):
-                return file[len(root) :]
+        """Return FILE relative to where the run was started, or to site-packages.
+
+        The shorter of both: an environment may lie inside of a project.
+        """
+        found = [file[len(root) :] for root in self._roots if file.startswith(root)]
         for folder in ("/site-packages/", "/dist-packages/"):
-            _, found, inside = file.rpartition(folder)
-            if found:
-                return inside
-        return file
+            _, inside, rest = file.rpartition(folder)
+            if inside:
+                found.append(rest)
+        return min(found, key=len, default=file)
 
     def of(self, stack: int) -> tuple[str, str, str, bool]:
         """Describe the user's frame of a stack id.

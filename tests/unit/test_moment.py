@@ -120,6 +120,12 @@ def test_other_libraries_are_the_users_choice() -> None:
     assert row["line"] == "train.py:7"
 
 
+def test_an_environment_inside_of_the_project_is_shown_as_any_other() -> None:
+    root = PATHS["cwd"]
+    inside = ("step", f"{root}/.venv/lib/python3.12/site-packages/other/loop.py", 5)
+    assert one("line", stack=(LINEAR, inside, TRAIN)) == "other/loop.py:5"
+
+
 def test_without_known_folders_the_usual_ones_are_the_library() -> None:
     script = Script()
     script.write("alloc", device=-1, size=5, stack=(LINEAR, MODEL))
