@@ -7,6 +7,7 @@ memprof is imported before torch is there.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import sys
@@ -111,6 +112,22 @@ def forget(callback: Callable[[Any], object]) -> None:
     """Have CALLBACK called no longer."""
     if callback in _waiting:
         _waiting.remove(callback)
+
+
+def tell_at_exit() -> None:
+    """Have the user told if the program ends without torch: there is no recording."""
+    # What the plan says is looked for in its JSON: no module is loaded for that.
+    plan = os.environ.get("MEMPROF_RUN", "")
+    if f'"pid": {os.getpid()},' in plan and '"quiet": false,' in plan:
+        atexit.register(_tell_at_exit, os.getpid())
+
+
+def _tell_at_exit(pid: int) -> None:
+    if record in _waiting and os.getpid() == pid and sys.stderr is not None:
+        try:
+            print("memprof: no recording: no torch was imported", file=sys.stderr)
+        except (OSError, ValueError):  # closed
+            pass
 
 
 def record(torch: Any) -> None:
