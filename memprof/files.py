@@ -42,7 +42,8 @@ class Claim:
         if not _lock(self._handle):
             self._close()
             raise MemprofError(
-                f"path={path!r}: another running profile streams to this file"
+                f"path={path!r}: another running profile streams to this file; "
+                "name another one"
             )
 
     def is_gone(self) -> bool:
@@ -121,10 +122,7 @@ def check_regular(path: Path, name: str) -> None:
         raise IsADirectoryError(f"{name}={os.fspath(path)!r} is a folder")
     if not stat.S_ISREG(mode):
         what = next((text for test, text in kinds if test(mode)), "a device")
-        raise MemprofError(
-            f"{name}={os.fspath(path)!r} is {what}; a recording is written to a "
-            "regular file"
-        )
+        raise MemprofError(f"{name}={os.fspath(path)!r} is {what}; name a regular file")
 
 
 def check_folder(path: str | os.PathLike[str], what: str = "") -> None:
