@@ -24,6 +24,7 @@ class _Finder:
 
     def __init__(self) -> None:
         self._looking = False
+        self.has_found = False
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
@@ -37,6 +38,7 @@ class _Finder:
         finally:
             self._looking = False
         if spec is not None:
+            self.has_found = True  # if its import fails, that speaks for itself
             try:
                 _wrap(spec.loader)
             except Exception:  # an odd loader: torch comes all the same
@@ -123,7 +125,8 @@ def tell_at_exit() -> None:
 
 
 def _tell_at_exit(pid: int) -> None:
-    if record in _waiting and os.getpid() == pid and sys.stderr is not None:
+    silent = _finder.has_found or os.getpid() != pid or sys.stderr is None
+    if record in _waiting and not silent:
         try:
             print("memprof: no recording: no torch was imported", file=sys.stderr)
         except (OSError, ValueError):  # closed
