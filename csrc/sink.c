@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
 
 struct mp_sink {
     int fd;
+    dev_t device; /* with inode: the file that fd was opened for */
+    ino_t inode;
     int saved_errno;    /* of the first failure; 0: none yet */
     size_t buffered;    /* bytes in buffer */
     uint64_t in_kernel; /* bytes before them */
@@ -32,10 +35,23 @@ fail(mp_sink_t *sink, int error)
     return MP_ERR_IO;
 }
 
+/* Whether the descriptor is still that of our file.  A program may close all
+ * descriptors (a daemon does), and get our number for a file of its own. */
+static int
+is_ours(const mp_sink_t *sink)
+{
+    struct stat facts;
+    return fstat(sink->fd, &facts) == 0 && facts.st_dev == sink->device &&
+           facts.st_ino == sink->inode;
+}
+
 /* All LENGTH bytes to the kernel: at the end (OFFSET < 0) or at OFFSET. */
 static mp_status_t
 write_all(mp_sink_t *sink, off_t offset, const char *bytes, size_t length)
 {
+    if (length > 0 && !is_ours(sink)) {
+        return fail(sink, EBADF);
+    }
     while (length > 0) {
         ssize_t written = offset < 0 ? write(sink->fd, bytes, length)
                                      : pwrite(sink->fd, bytes, length, offset);
@@ -68,6 +84,15 @@ mp_sink_open(const char *path, mp_sink_t **out, int *saved_errno)
         mp_free(sink);
         return MP_ERR_IO;
     }
+    struct stat facts;
+    if (fstat(sink->fd, &facts) != 0) {
+        *saved_errno = errno;
+        (void)close(sink->fd);
+        mp_free(sink);
+        return MP_ERR_IO;
+    }
+    sink->device = facts.st_dev;
+    sink->inode = facts.st_ino;
     *out = sink;
     return MP_OK;
 }
@@ -159,7 +184,10 @@ mp_sink_close(mp_sink_t *sink, int *saved_errno)
     (void)mp_sink_flush(sink); /* a failure is remembered */
     /* EINTR: Linux has closed it all the same; a second try could close a
      * file that another thread has just opened. */
-    if (close(sink->fd) < 0 && errno != EINTR) {
+    if (!is_ours(sink)) {
+        (void)fail(sink, EBADF);
+    }
+    else if (close(sink->fd) < 0 && errno != EINTR) {
         (void)fail(sink, errno);
     }
     *saved_errno = sink->saved_errno;

@@ -28,6 +28,10 @@ def tell(text: str, once: str = "") -> None:
     if (once or text) in _told:
         return
     _told.add(once or text)
+    _warn_or_print(text)
+
+
+def _warn_or_print(text: str) -> None:
     try:
         warn(text)
     except Warning:
@@ -92,11 +96,13 @@ def sentence(problem: BaseException) -> str:
 
 
 def attempt(what: str, call: Callable[..., object], *args: object) -> None:
-    """Call, and turn a failure into a warning: the program goes on."""
+    """Call, and turn a failure into a warning: the program goes on.
+
+    Raises nothing, even where a filter makes errors of warnings.
+    """
     try:
         call(*args)
     except Exception as problem:
-        warn(
-            f"memprof: {what} failed ({type(problem).__name__}: {problem}); "
-            "the program goes on"
+        _warn_or_print(
+            f"memprof: {what} failed ({sentence(problem)}); the program goes on"
         )

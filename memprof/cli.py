@@ -157,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with the code, for ``--help``, ``--version`` and bad usage.
     """
+    if sys.stderr is None:  # print and argparse would take standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     args = parsed(sys.argv[1:] if arguments is None else list(arguments))
     if sys.stdout is None:  # closed before we began
         print("memprof: error: standard output is closed", file=sys.stderr)

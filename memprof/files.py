@@ -37,20 +37,34 @@ class Claim:
         check_regular(path, "path")
         self.is_new = not os.path.exists(path)
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._identity = _identity(self._handle)
         _claimed.add(self._handle)
         if not _lock(self._handle):
             self._close()
             raise MemprofError(
-                f"path={path!r}: another running profile streams to this file"
+                f"path={path!r}: another running profile streams to this file; "
+                "name another one"
             )
 
     def is_gone(self) -> bool:
         """Whether the file was deleted since."""
-        return os.fstat(self._handle).st_nlink == 0
+        return self._is_ours() and os.fstat(self._handle).st_nlink == 0
+
+    def _is_ours(self) -> bool:
+        """Whether the handle is still that of the file.
+
+        A program may close all handles, and get the number for a file of its own.
+        """
+        try:
+            return _identity(self._handle) == self._identity
+        except OSError:  # closed
+            return False
 
     def release(self) -> None:
         """Let others have the file."""
-        if self._handle in _claimed:
+        if self._handle in _claimed and not self._is_ours():
+            _claimed.discard(self._handle)
+        elif self._handle in _claimed:
             try:
                 # Not by closing alone: a forked child may share the handle.
                 fcntl.flock(self._handle, fcntl.LOCK_UN)
@@ -70,6 +84,11 @@ class Claim:
     def _close(self) -> None:
         _claimed.discard(self._handle)
         os.close(self._handle)
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    facts = os.fstat(handle)
+    return facts.st_dev, facts.st_ino
 
 
 def _lock(handle: int, how: int = fcntl.LOCK_EX) -> bool:
@@ -103,9 +122,7 @@ def check_regular(path: Path, name: str) -> None:
         raise IsADirectoryError(f"{name}={os.fspath(path)!r} is a folder")
     if not stat.S_ISREG(mode):
         what = next((text for test, text in kinds if test(mode)), "a device")
-        raise MemprofError(
-            f"{name}={os.fspath(path)!r} is {what}; memprof writes regular files only"
-        )
+        raise MemprofError(f"{name}={os.fspath(path)!r} is {what}; name a regular file")
 
 
 def check_folder(path: str | os.PathLike[str], what: str = "") -> None:

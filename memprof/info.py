@@ -30,7 +30,7 @@ def versions(torch: Any) -> dict[str, Any]:
         "cuda": getattr(torch.version, "cuda", None),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "argv": list(sys.argv),
+        "argv": list(getattr(sys, "argv", ())),
         "cwd": _cwd(),
         "pid": os.getpid(),
         "host": platform.node(),

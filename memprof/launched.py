@@ -18,9 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from memprof import interrupted
+from memprof.careful import sentence
 from memprof.errors import MemprofError
 from memprof.launch import Plan, file_of, plan_of
 from memprof.reports.units import count_text, counted, size_text
+from memprof.warn import told_to
 
 FLUSH_S = 2.0
 """How long ``os._exit`` waits at most for what is to be written."""
@@ -38,11 +40,23 @@ def wanted() -> Plan | None:
 
 def say(text: str) -> None:
     """Tell the user, if anybody listens."""
+    _line(f"memprof: {text}")
+
+
+def _line(text: str) -> None:
     try:
-        if sys.stderr is not None:
-            print(f"memprof: {text}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # print would take standard output
+            print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):  # closed
         pass
+
+
+def _warned(text: str) -> None:
+    """Say what memprof would warn of: nobody here can save the recording."""
+    from memprof.windows import SAVE_IT
+
+    text = text.removeprefix("memprof: ").removeprefix("memprof ")
+    say(text.replace(SAVE_IT, ""))
 
 
 class Run:
@@ -87,7 +101,7 @@ class Run:
             self.profile.step()
         except Exception as problem:  # it was stopped, by whom ever
             self._ends_off()
-            say(f"steps are marked no longer: {problem}")
+            say(f"steps are marked no longer: {sentence(problem)}")
 
     def _ends_off(self) -> None:
         while self._ends:
@@ -106,6 +120,8 @@ class Run:
                 self.profile.stop()
             except MemprofError:  # the program has, through gc or the like
                 pass
+            if not os.path.exists(self.path):  # said already, but of a child
+                return
             recording = self.profile.recording
             if self.is_child and not _has_allocations(recording):
                 os.unlink(self.path)
@@ -113,7 +129,7 @@ class Run:
             if not self.plan.quiet:
                 self._tell(recording)
         except Exception as problem:
-            say(f"the end of the recording is missing: {problem}")
+            say(f"the end of the recording is missing: {sentence(problem)}")
 
     def flush(self) -> None:
         """Write what was recorded so far; the process ends at once."""
@@ -154,7 +170,7 @@ class Run:
             return
         say(f"{shown}: {', '.join(what)}; next:")
         for verb in next_verbs():
-            print(f"  memprof {verb.format(shown)}", file=sys.stderr, flush=True)
+            _line(f"  memprof {verb.format(shown)}")
 
 
 def next_verbs() -> list[str]:
@@ -198,7 +214,8 @@ def start(torch: Any) -> None:
 def _begin(plan: Plan, torch: Any) -> None:
     global _run
     _run = None
-    _run = Run(plan, torch)
+    with told_to(_warned):
+        _run = Run(plan, torch)
     if _run.is_child:
         _finish_with_multiprocessing()
 
@@ -208,6 +225,8 @@ def _set_up() -> None:
     global _is_set_up
     if _is_set_up:
         return
+    import memprof.profiler  # noqa: F401  # its exit handler is to run behind ours
+
     _is_set_up = True
     atexit.register(_finish)
     import multiprocessing.util
@@ -230,7 +249,7 @@ def _set_up() -> None:
 
 def _finish() -> None:
     if _run is not None:
-        with interrupted.kept():
+        with interrupted.kept(), told_to(_warned):
             _run.finish()
 
 
@@ -241,7 +260,7 @@ def _begin_child(plan: Plan) -> None:
     try:
         _begin(plan, torch)
     except Exception as problem:
-        say(f"child process {os.getpid()} is not recorded: {problem}")
+        say(f"child process {os.getpid()} is not recorded: {sentence(problem)}")
 
 
 def _in_child(_: object) -> None:

@@ -90,7 +90,8 @@ def why_none(recording: Recording, name: str, device: object = None) -> str:
     if name == "reserved" and not on_cpu:
         return "reserved is not in the file that this was read from"
     if name == "reserved" or on_cpu:
-        return f"{name} is of GPUs only: torch keeps no cache of the CPU's memory"
+        why = "keeps no cache" if name == "reserved" else "alone does not know the use"
+        return f"{name} is of GPUs only: torch {why} of the CPU's memory"
     return (
         f"{name} was not measured: it needs the driver's totals, and this recording "
         "has none"

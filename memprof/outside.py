@@ -147,7 +147,10 @@ def gpu(recording: Recording, device: object) -> int:
     known = {int(number) for rows in told for number in np.unique(rows["device"])}
     devices = sorted({*recording._core.devices(), *known} - {_UNKNOWN})
     if not any(number >= 0 for number in devices):
-        raise ValueError("the books are those of a GPU; the recording has none")
+        raise ValueError(
+            "the books are those of a GPU; the recording has none: record on a "
+            "machine with one"
+        )
     number = recorded_device(device, devices, recording._gpu_in_use)
     if number < 0:
         raise ValueError("the books are those of a GPU; the CPU has no driver")

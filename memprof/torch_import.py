@@ -7,6 +7,7 @@ memprof is imported before torch is there.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import sys
@@ -23,6 +24,7 @@ class _Finder:
 
     def __init__(self) -> None:
         self._looking = False
+        self.has_found = False
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
@@ -36,6 +38,7 @@ class _Finder:
         finally:
             self._looking = False
         if spec is not None:
+            self.has_found = True  # if its import fails, that speaks for itself
             try:
                 _wrap(spec.loader)
             except Exception:  # an odd loader: torch comes all the same
@@ -111,6 +114,23 @@ def forget(callback: Callable[[Any], object]) -> None:
     """Have CALLBACK called no longer."""
     if callback in _waiting:
         _waiting.remove(callback)
+
+
+def tell_at_exit() -> None:
+    """Have the user told if the program ends without torch: there is no recording."""
+    # What the plan says is looked for in its JSON: no module is loaded for that.
+    plan = os.environ.get("MEMPROF_RUN", "")
+    if f'"pid": {os.getpid()},' in plan and '"quiet": false,' in plan:
+        atexit.register(_tell_at_exit, os.getpid())
+
+
+def _tell_at_exit(pid: int) -> None:
+    silent = _finder.has_found or os.getpid() != pid or sys.stderr is None
+    if record in _waiting and not silent:
+        try:
+            print("memprof: no recording: no torch was imported", file=sys.stderr)
+        except (OSError, ValueError):  # closed
+            pass
 
 
 def record(torch: Any) -> None:

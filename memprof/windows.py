@@ -13,6 +13,9 @@ from memprof.errors import MemprofError
 from memprof.files import Claim, check_regular, check_writable
 from memprof.warn import warn
 
+SAVE_IT = ". The recording in memory is whole: save() it"
+"""The remedy where a file fails, for whoever has the profile."""
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 
@@ -175,7 +178,7 @@ class Windows:
             attempt("the recording's info", self._describe, core, follower, facts, why)
             warn(
                 f"memprof: the recording's file failed: {claim.path}: {why}; what it "
-                "holds ends there. The recording in memory is whole: save() it"
+                f"holds ends there{SAVE_IT}"
             )
 
     def _describe_early(self, follower: Follower, facts: Facts) -> None:

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _reading(reads: Callable[..., int], what: str) -> Callable[[str], int]:
     def read(word: str) -> int:
         try:
-            return reads(word) if reads is words.count else reads(word, "it")
+            return reads(word) if reads is words.count else reads(word, "limit")
         except ValueError as problem:
             raise argparse.ArgumentTypeError(str(problem)) from None
 

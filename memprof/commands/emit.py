@@ -143,24 +143,31 @@ def as_json(verb: str, facts: dict[str, Any], version: int = 1) -> str:
 def note(args: argparse.Namespace, text: str) -> None:
     """Say what was done; ``--quiet`` leaves it out."""
     if not getattr(args, "quiet", False):
-        print(f"memprof: {text}", file=sys.stderr)
+        _say(text)
 
 
 def warn(args: argparse.Namespace, text: str) -> None:
     """Say what may be amiss; ``--quiet`` leaves it out."""
     if not getattr(args, "quiet", False):
-        print(f"memprof: warning: {text}", file=sys.stderr)
+        _say(f"warning: {text}")
 
 
 def detail(args: argparse.Namespace, text: str) -> None:
     """Say what only ``--verbose`` asks for."""
     if getattr(args, "verbose", False):
-        print(f"memprof: {text}", file=sys.stderr)
+        _say(text)
 
 
 def verdict(text: str) -> None:
     """Say what a gate found; neither flag changes that."""
-    print(f"memprof: {text}", file=sys.stderr)
+    _say(text)
+
+
+def _say(text: str) -> None:
+    try:
+        print(f"memprof: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # full or closed: the result matters more
+        pass
 
 
 @contextmanager

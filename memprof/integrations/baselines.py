@@ -88,8 +88,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", None) or problem
         raise BaselineError(
-            f"{path}: {problem}; restore it, or delete it and run "
+            f"{path}: {why}; restore it, or delete it and run "
             "pytest --memprof-update-baseline"
         ) from None
     schema = found.get("schema") if isinstance(found, dict) else None

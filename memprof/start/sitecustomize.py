@@ -22,6 +22,7 @@ if sys.version_info >= (3, 10) and os.environ.get("MEMPROF_RUN"):
         _waits = _util.module_from_spec(_spec)  # type: ignore[arg-type]
         _spec.loader.exec_module(_waits)  # type: ignore[union-attr]
         _waits.when_torch_comes(_waits.record)
+        _waits.tell_at_exit()
     except Exception as _problem:  # the program's run matters more
         sys.stderr.write("memprof: nothing will be recorded: %s\n" % (_problem,))  # noqa: UP031
 

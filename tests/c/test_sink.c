@@ -341,6 +341,27 @@ test_sink_goes_on_after_signals_and_short_writes(void)
     MP_CHECK_EQ(reader.length, LENGTH);
 }
 
+/* A program that closes all descriptors gets our number for its own file. */
+static void
+test_sink_leaves_a_file_alone_that_took_its_descriptor(void)
+{
+    const char *theirs = mp_test_path("theirs");
+    int next = open("/dev/null", O_RDONLY);
+    MP_CHECK(next >= 0 && close(next) == 0);
+    mp_sink_t *sink = open_sink(mp_test_path("ours"));
+    MP_CHECK(mp_sink_write(sink, "ours", 4) == MP_OK);
+    MP_CHECK(close(next) == 0); /* that of the sink: the lowest */
+    MP_CHECK_EQ(open(theirs, O_WRONLY | O_CREAT, 0600), next);
+    MP_CHECK(mp_sink_flush(sink) == MP_ERR_IO);
+    int saved_errno = 0;
+    MP_CHECK(mp_sink_close(sink, &saved_errno) == MP_ERR_IO);
+    MP_CHECK_EQ(saved_errno, EBADF);
+    struct stat facts;
+    MP_CHECK(fstat(next, &facts) == 0); /* still open */
+    MP_CHECK_EQ(facts.st_size, 0);
+    MP_CHECK(close(next) == 0);
+}
+
 MP_TEST_SUITE(sink, MP_TEST(test_sink_writes_all_bytes_in_order),
               MP_TEST(test_sink_writes_many_small_pieces),
               MP_TEST(test_sink_flush_makes_bytes_visible),
@@ -352,4 +373,5 @@ MP_TEST_SUITE(sink, MP_TEST(test_sink_writes_all_bytes_in_order),
               MP_TEST(test_sink_finds_a_full_disk_when_closed),
               MP_TEST(test_sink_is_closed_in_a_new_program),
               MP_TEST(test_sink_survives_every_failed_allocation),
-              MP_TEST(test_sink_goes_on_after_signals_and_short_writes))
+              MP_TEST(test_sink_goes_on_after_signals_and_short_writes),
+              MP_TEST(test_sink_leaves_a_file_alone_that_took_its_descriptor))

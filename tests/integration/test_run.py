@@ -290,8 +290,57 @@ def test_code_arguments_and_exit_code(tmp_path):
     done = run(tmp_path, "-c", code, "-q", "x")
     assert done.returncode == 1
     assert done.stdout == "['-c', '-q', 'x'] True\n"
-    assert done.stderr == "no more\n"
+    assert done.stderr == "no more\nmemprof: no recording: no torch was imported\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_closes_all_files_keeps_its_own(tmp_path):
+    name = script(
+        tmp_path,
+        "daemon.py",
+        HEAD
+        + """
+os.closerange(3, 256)
+own = [open(f"own{i}.txt", "w") for i in range(12)]
+more = [torch.ones(10) for _ in range(2000)]
+for file in own:
+    file.write("mine")
+    file.flush()
+sys.exit(3)
+""",
+    )
+    done = run(tmp_path, name)
+    assert done.returncode == 3
+    assert [p.read_text() for p in tmp_path.glob("own*.txt")] == ["mine"] * 12
+    assert "memprof: the recording's file failed: " in done.stderr
+    assert "Warning" not in done.stderr
+    assert "save()" not in done.stderr
+
+
+def test_what_the_program_makes_of_warnings_and_argv_costs_no_recording(tmp_path):
+    name = script(
+        tmp_path,
+        "odd.py",
+        """
+import sys, warnings
+warnings.simplefilter("error")
+del sys.argv
+sys.stderr = None
+"""
+        + HEAD,
+    )
+    done = run(tmp_path, "-o", "odd.memprof", name)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert kept(memprof.load(tmp_path / "odd.memprof")) == 7
+
+
+def test_a_deleted_recording_is_told_in_one_line(tmp_path):
+    name = script(tmp_path, "rm.py", HEAD + "os.unlink('x.memprof')")
+    done = run(tmp_path, "-o", "x.memprof", name)
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, first) == (0, "memprof: recording to x.memprof")
+    assert second.startswith("memprof: the recording's file failed: ")
+    assert "it was deleted while it was written" in second
 
 
 def test_a_script_on_standard_input(tmp_path):

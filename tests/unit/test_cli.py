@@ -256,3 +256,39 @@ def test_names_that_no_encoding_has_are_written_escaped(
         op = b"aten::" + "größe".encode(encoding, "backslashreplace")
         assert op in done.stdout
         assert (b"run\\udcff.py" in done.stdout) is (verb != "query")
+
+
+def test_without_standard_error_nothing_more_goes_to_standard_output(file, monkeypatch):
+    def shown(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [
+                "sh",
+                "-c",
+                'exec "$@" 2>&-',
+                "-",
+                sys.executable,
+                "-m",
+                "memprof",
+                *words,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    assert shown("summary", "nowhere.memprof") == (1, "")
+    assert shown("sumary") == (2, "")
+
+
+def test_a_note_that_cannot_be_written_costs_no_result(file, capsys, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert main(["query", str(file), "alive:peak"]) == 0
+        with pytest.raises(OSError, match="No space"):
+            full.flush()
+        monkeypatch.undo()
+        try:
+            full.close()
+        except OSError:
+            pass
+    assert "\t" in capsys.readouterr().out

@@ -206,3 +206,20 @@ def test_a_deleted_file_is_gone(tmp_path):
     os.unlink(tmp_path / "file")
     assert claim.is_gone()
     claim.release()
+
+
+# ---- other people's handles ------------------------------------------------------
+
+
+def test_a_claim_leaves_a_file_alone_that_took_its_handle(tmp_path):
+    claim = files.Claim(str(tmp_path / "ours"))
+    handle = claim._handle
+    theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    try:
+        os.dup2(theirs, handle)
+        assert not claim.is_gone()
+        claim.release()
+        assert os.fstat(handle).st_ino == os.fstat(theirs).st_ino  # still open
+    finally:
+        os.close(theirs)
+        os.close(handle)
