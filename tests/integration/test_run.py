@@ -211,6 +211,15 @@ def test_an_exception_has_the_programs_own_traceback_and_code(tmp_path):
     assert saved.with_suffix(".txt").exists()
 
 
+@pytest.fixture
+def heeds_interrupts():
+    """What we start heeds Ctrl-C, though a shell started us in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_program_as_ever(tmp_path, number):
     code = HEAD + "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
