@@ -137,6 +137,7 @@ class Recording(Texts, Exports, Outputs):
         self._tree: Tree | None = None
         self._rules: tuple[Rule, ...] | None = None  # None: those of the info
         self._labelled: Labels | None = None
+        self._lost: dict[str, int] | None = None
 
     # -- facts about the whole -------------------------------------------------
 
@@ -171,10 +172,15 @@ class Recording(Texts, Exports, Outputs):
             start_ns=core.start_ns,
             start_wall_ns=core.start_wall_ns,
             driver=core.driver_counts(),
-            kernels_lost=core.gpu_lost(),
+            kernels_lost=dict(self._kernels_lost()),
             labels=[rule.to_dict() for rule in self.rules],
         )
         return info
+
+    def _kernels_lost(self) -> dict[str, int]:
+        if self._lost is None:  # a walk over all events
+            self._lost = self._core.gpu_lost()
+        return self._lost
 
     def _written_info(self) -> dict[str, Any]:
         return parsed(self._core.info)
