@@ -17,11 +17,11 @@
 enum {
     PIECE = 128 * 1024,
     DICTIONARY = 32 * 1024,
-    /* Level 6 never grows a piece by more than a few bytes a block. */
+    /* Deflate never grows a piece by more than a few bytes a block. */
     COMPRESSED = PIECE + PIECE / 8 + 1024,
     SLOTS = 8,
     MAX_THREADS = 3,
-    LEVEL = 6
+    LEVEL = 5 /* 6: a hundredth smaller, for half as much time again */
 };
 
 typedef struct {

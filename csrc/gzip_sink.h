@@ -1,6 +1,6 @@
 /* gzip_sink.h - bytes on their way to a sink as one gzip member.
  *
- * Level 6, no name, mtime 0.  Equal bytes give an equal file, however they
+ * Level 5, no name, mtime 0.  Equal bytes give an equal file, however they
  * are cut into writes and however many processors there are: the bytes are
  * divided into pieces of 128 KiB that are compressed side by side, each with
  * the 32 KiB before it as its dictionary.  Threads live between open and
