@@ -273,17 +273,11 @@ tell_of_losses(batch_t *batch)
     for (size_t i = 0; i < MP_GPU_LOST_END; i++) {
         uint64_t more = the_activity.lost[i] - the_activity.told[i];
         if (more > 0) {
-            mp_event_t event = {
-                .kind = MP_EVENT_GPU_LOST,
-                .addr = i,
-                .size = more,
-                .time_ns = mp_clock_now(),
-                .op = MP_NO_INDEX,
-                .module = MP_NO_INDEX,
-                .stack = MP_NO_INDEX,
-                .op_instance = MP_NO_INDEX,
-                .device = MP_DEVICE_CPU,
-            };
+            mp_event_t event = mp_hook_own_event(MP_EVENT_GPU_LOST);
+            event.thread = 0; /* nobody's in particular */
+            event.addr = i;
+            event.size = more;
+            event.op_instance = MP_NO_INDEX;
             tell(batch, &event);
             the_activity.told[i] = the_activity.lost[i];
         }

@@ -449,17 +449,25 @@ mp_hook_seed_cpu(uint64_t addr, uint64_t bytes)
     if (mp_hook_wanted() == 0) {
         return;
     }
-    mp_event_t event = {
-        .kind = MP_EVENT_SEED_BLOCK,
-        .addr = addr,
-        .size = bytes,
+    mp_event_t event = mp_hook_own_event(MP_EVENT_SEED_BLOCK);
+    event.thread = 0; /* whoever made it is not known */
+    event.addr = addr;
+    event.size = bytes;
+    (void)mp_hook_append(&event, 1);
+}
+
+mp_event_t
+mp_hook_own_event(uint8_t kind)
+{
+    return (mp_event_t){
+        .kind = kind,
         .time_ns = mp_clock_now(),
+        .thread = mp_thread_number(),
         .op = MP_NO_INDEX,
         .module = MP_NO_INDEX,
         .stack = MP_NO_INDEX,
         .device = MP_DEVICE_CPU,
     };
-    (void)mp_hook_append(&event, 1);
 }
 
 bool

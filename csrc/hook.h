@@ -65,6 +65,9 @@ void mp_hook_seed_cpu(uint64_t addr, uint64_t bytes);
 /* Append events as they are (imports and tests). */
 bool mp_hook_feed(const mp_event_t *events, size_t count);
 
+/* An event that happens now, on this thread, at no place in the program. */
+mp_event_t mp_hook_own_event(uint8_t kind);
+
 /* The Python stack of this thread, interned; MP_NO_INDEX: none. */
 uint32_t mp_hook_stack(void);
 

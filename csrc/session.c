@@ -480,16 +480,9 @@ mp_session_seed(mp_session_t *session, const mp_event_t *events, size_t count)
 static mp_event_t
 own_event(const mp_session_t *session, uint8_t kind)
 {
-    return (mp_event_t){
-        .kind = kind,
-        .addr = session->id,
-        .time_ns = mp_clock_now(),
-        .thread = mp_thread_number(),
-        .op = MP_NO_INDEX,
-        .module = MP_NO_INDEX,
-        .stack = MP_NO_INDEX,
-        .device = MP_DEVICE_CPU,
-    };
+    mp_event_t event = mp_hook_own_event(kind);
+    event.addr = session->id;
+    return event;
 }
 
 mp_status_t
