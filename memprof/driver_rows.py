@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def driver_lives(core: _core.Recording, device: object) -> Rows:
     """Return the rows of ``Recording.driver_allocations``."""
-    return _of_device(as_rows(core.driver_lives(), DRIVER_DTYPE), device)
+    return of_device(as_rows(core.driver_lives(), DRIVER_DTYPE), device)
 
 
 def driver_accounts(core: _core.Recording, event: int | None, device: object) -> Rows:
@@ -38,7 +38,7 @@ def driver_accounts(core: _core.Recording, event: int | None, device: object) ->
     if not -1 <= event <= last:
         raise ValueError(f"no event {event}; events: -1 (the start) to {last}")
     rows = as_rows(core.driver_accounts(event), DRIVER_ACCOUNT_DTYPE)
-    return _of_device(rows, device)
+    return of_device(rows, device)
 
 
 def driver_gaps(core: _core.Recording) -> Rows:
@@ -57,7 +57,12 @@ def counted_bytes(rows: Rows) -> Ints:
     return sizes
 
 
-def _of_device(rows: Rows, device: object) -> Rows:
+def of_device(rows: Rows, device: object) -> Rows:
+    """Return the rows of a device, read-only; None or ``"all"``: every row.
+
+    Raises:
+        ValueError: not a device.
+    """
     if device is None or (isinstance(device, str) and device == "all"):
         return rows
     number = parse_device(device)

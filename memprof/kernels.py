@@ -139,13 +139,8 @@ def kernels(recording: Recording, device: object) -> Rows:
     Raises:
         ValueError: Not a device.
     """
-    from memprof.devices import parse_device
+    from memprof.driver_rows import of_device
     from memprof.rows import KERNEL_DTYPE, as_rows
 
     rows = as_rows(recording._core.gpu_work(), KERNEL_DTYPE)
-    if device is None or (isinstance(device, str) and device == "all"):
-        return rows
-    number = parse_device(device)
-    chosen: Rows = rows[rows["device"] == (0 if number is None else number)]
-    chosen.flags.writeable = False
-    return chosen
+    return of_device(rows, device)

@@ -11,20 +11,21 @@ they happened; event -1 is the state when the recording began.
 
 from __future__ import annotations
 
-import copy
 import json
 import operator
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from memprof import _core, driver_rows, files
+from memprof import _core, files
 from memprof.absent import without
 from memprof.devices import device_name, parse_device, recorded_device
+from memprof.driver_facts import DriverFacts
 from memprof.export import Exports
 from memprof.info import parsed
+from memprof.labelled import Labelled
+from memprof.module_facts import ModuleFacts
 from memprof.moment import Moment
 from memprof.outputs import Outputs
 from memprof.peaks import highest, level
@@ -51,12 +52,9 @@ from memprof.timeline import Samples, Timeline, sampled, timeline
 
 if TYPE_CHECKING:
     from memprof.averages import OperatorAverages
-    from memprof.books import Books
     from memprof.labels import Labels, Rule
     from memprof.models import Models
     from memprof.modstats import Tree
-    from memprof.outside import Outside
-    from memprof.reports.modules import ModuleTable
     from memprof.reports.text import Summary
 
 __all__ = [
@@ -105,7 +103,7 @@ TOTAL_CAUSES = _core.TOTAL_CAUSES
 TOTAL_MEMORIES = _core.TOTAL_MEMORIES
 
 
-class Recording(Texts, Exports, Outputs):
+class Recording(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
@@ -283,100 +281,6 @@ class Recording(Texts, Exports, Outputs):
                 self._of_device[number] = chosen
         return self._of_device[number]
 
-    def driver_allocations(self, device: object = None) -> Rows:
-        """Return one row a thing taken from the driver, ``DRIVER_DTYPE``, read-only.
-
-        Whoever took it: torch's own segments are among them (``is_torch``), so
-        what others hold are the rows without that mark.  ``group`` is an index
-        into ``memprof.recording.DRIVER_GROUPS``, ``owner`` the library that asked
-        (``rec.owner(i)``; none: unknown).  Empty without the ledger (``info``'s
-        source ``driver``); what was taken before it began is in no row.
-
-        Args:
-            device: only what is of that device (``"cpu"``: pinned host memory);
-                None: everything, with device -2 where it is not known.
-
-        Raises:
-            ValueError: not a device.
-        """
-        return driver_rows.driver_lives(self._core, device)
-
-    def driver_accounts(self, event: int | None = None, device: object = None) -> Rows:
-        """Return who holds what of the driver, ``DRIVER_ACCOUNT_DTYPE``.
-
-        A row for each device, group, owner and whether it is torch's: ``bytes``
-        and ``count`` after EVENT, ``peak``, ``total`` and ``taken`` up to it.
-
-        Args:
-            event: None: at the end; -1: when the recording began.
-            device: as for ``driver_allocations``.
-
-        Raises:
-            ValueError: there is no such event, or DEVICE is none.
-        """
-        return driver_rows.driver_accounts(self._core, event, device)
-
-    def driver_gaps(self) -> Rows:
-        """Return the stretches without the ledger, ``DRIVER_GAP_DTYPE``.
-
-        ``reason`` is a string id (``rec.op(i)``).
-        """
-        return driver_rows.driver_gaps(self._core)
-
-    def kernels(self, device: object = None) -> Rows:
-        """Return what ran on GPUs, ``KERNEL_DTYPE``: one row a piece, by start.
-
-        Kernels, copies and sets, recorded by ``memprof.profile(with_kernels=True)``;
-        ``kind`` is an index into ``memprof.recording.GPU_KINDS``. ``name``, and ``op``,
-        ``module`` and ``stack`` of the launch, are ids as of allocations
-        (``rec.op(i)``).
-        Empty otherwise: ``info["sources"]`` says why, ``info["kernels_lost"]`` what is
-        missing.
-
-        Args:
-            device: only what ran on that GPU; None: everything.
-
-        Raises:
-            ValueError: not a device.
-        """
-        from memprof.kernels import kernels
-
-        return kernels(self, device)
-
-    def books(self, device: object = None, at: object = "peak") -> Books:
-        """Say what every byte is that the process holds of a GPU, by library.
-
-        At the sample of the process total that is nearest to the moment: torch's
-        requested and other reserved bytes, what each library holds, the driver's
-        rounding, memprof's own, the context, images, and what nothing explains.
-        ``rows`` sum to ``total`` to the byte. ``level`` says what could be had, and
-        ``why`` no more; see ``memprof.books``.
-
-        Args:
-            device: an int, ``"cuda:0"`` or a ``torch.device``; None: the GPU in use.
-            at: ``"peak"`` (of the requested bytes), ``"end"``, the number of a step or
-                ``"step:3"`` (its end), or a ``Moment`` (``at(time_ns=...)``).
-
-        Raises:
-            ValueError: not a GPU of the recording, or no such moment.
-        """
-        from memprof.books import Books
-
-        return Books(self, device, at)
-
-    def outside(self, device: object = None) -> Outside:
-        """Return the same over time: the parts at every sample, as arrays.
-
-        Args:
-            device: as for ``books``.
-
-        Raises:
-            ValueError: not a GPU of the recording.
-        """
-        from memprof.outside import outside
-
-        return outside(self, device)
-
     def step_stats(self, device: object = None) -> Rows:
         """Return peaks per step, ``STEP_DTYPE``: one row a step and device.
 
@@ -391,26 +295,6 @@ class Recording(Texts, Exports, Outputs):
             rows = rows[rows["device"] == self._device(device)]
         rows.flags.writeable = False
         return rows
-
-    def totals(self, device: object = None) -> Rows:
-        """Return what the driver said, ``TOTAL_DTYPE``: one row a sample.
-
-        How many bytes this process holds on the device (``process_bytes``) and all
-        do (``device_used_bytes``), measured at the beginning and the end, at steps,
-        soon after torch took more than ever from the driver, and twice a second;
-        see ``memprof.totals``. Of the CPU: what the operating system says.
-
-        ``method`` and ``device_method`` say how a number was had, ``why`` why not: -1
-        is not measured. They index ``TOTAL_METHODS`` and ``TOTAL_WHYS``. No rows:
-        nothing was; ``info["sources"]`` says why.
-
-        Args:
-            device: whose; ``"all"``: every device's. Devices that torch did not use,
-                but something else in the process, are there too.
-        """
-        from memprof.totals import totals
-
-        return totals(self, device)
 
     def _total_rows(self) -> Rows:
         if self._totals is None:
@@ -516,7 +400,7 @@ class Recording(Texts, Exports, Outputs):
             raise ValueError(f"no event {event}; events: -1 (the start) to {count - 1}")
         return Moment(self, number, event)
 
-    # -- labels ----------------------------------------------------------------
+    # -- what answers share -----------------------------------------------------
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -527,129 +411,12 @@ class Recording(Texts, Exports, Outputs):
             self._rules = stored(self._written_info())
         return self._rules
 
-    def label(
-        self,
-        label: str,
-        *,
-        module: str | None = None,
-        op: str | None = None,
-        stack: str | None = None,
-        region: str | None = None,
-        device: object = None,
-    ) -> Recording:
-        """Return the same recording with one more rule that names blocks.
-
-        It shares the data with this one, which stays as it is.  The patterns are
-        regular expressions, found anywhere in a text (``re.search``); if several
-        are given, a block must match all.  The first rule that matches names the
-        block.
-
-        Args:
-            label: the name; several rules may give the same.
-            module: in the module of ``Moment.rows``: where the block was born;
-                for backward what caused it; else its owner's.
-            op: in the name of its op.
-            stack: in ``"function file:line"`` of any frame of its stack, or of
-                the stack of the forward that caused it.
-            region: in its innermost ``record_function`` region.
-            device: blocks of that device only; None: of all.
-
-        Raises:
-            TypeError: a label or pattern is no text.
-            ValueError: the label is empty, there is no pattern, or one is no
-                regular expression; or there is no such device.
-        """
-        from memprof.labels import rule
-
-        where = None if device is None else device_name(self._device(device))
-        made = rule(label, where, module=module, op=op, stack=stack, region=region)
-        other = copy.copy(self)
-        other._rules, other._labelled = (*self.rules, made), None
-        return other
-
-    def labels(self, device: object = None) -> NDArray[np.int32]:
-        """Return the label of each row of ``allocations(device)``.
-
-        Returns:
-            int32 [n]: index into ``label_names``; 0: no rule names it.
-        """
-        codes = self._labels().codes
-        if isinstance(device, str) and device == "all":
-            return codes
-        chosen: NDArray[np.int32] = codes[self.allocations(device)["id"]]
-        chosen.flags.writeable = False
-        return chosen
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """What the numbers of ``labels`` mean; the first is ``""``."""
-        return self._labels().names
-
     def _labels(self) -> Labels:
         if self._labelled is None:
             from memprof.labels import Labels
 
             self._labelled = Labels(self, self.rules)
         return self._labelled
-
-    # -- modules ---------------------------------------------------------------
-
-    def module_stats(self, device: object = None, step: int | None = None) -> Rows:
-        """Return one row a module, ``MODULE_DTYPE`` of ``memprof.modstats``.
-
-        Models in the order in which they first ran, in each its modules in
-        execution order (first birth in forward), those around others first.  The
-        rows are the same for every device and step.  Library scratch (category
-        workspace) is no module's.  A field without ``_self``
-        is about the module and all modules inside of it, by name.
-
-        * ``forward_bytes``: all that was born in forward;
-        * ``retained_bytes``: born in forward and alive when the forward of its
-          model ends: at the end (``retained_event``) at which the model as a
-          whole held most, so the rows of a model sum up;
-        * ``forward_peak_bytes``: the most that was alive at once, after any of
-          its births, of what was born in forward; ``transient_bytes``: how much
-          more that is than what is retained;
-        * ``backward_bytes``, ``backward_peak_bytes``: the same of what was born
-          in backward because of the module, gradients included;
-        * ``parameter_bytes`` (buffers included), ``gradient_bytes``,
-          ``optimizer_state_bytes``: the most that was alive at once.
-
-        Args:
-            device: whose bytes.
-            step: births, ends and peaks in that step only; None: in all.
-
-        Raises:
-            ValueError: no such device or step.
-        """
-        from memprof.modstats import Tree, module_stats
-
-        number = self._device(device)
-        span = (-1, self._core.events_count)
-        if step is not None:
-            row = find_step(self, step)
-            span = int(row["begin_event"]), int(row["end_event"])
-        if self._tree is None:
-            self._tree = Tree(self)
-        return module_stats(self, self._tree, number, span)
-
-    def module_table(
-        self,
-        device: object = None,
-        step: int | None = None,
-        *,
-        depth: int | None = None,
-    ) -> ModuleTable:
-        """Return ``module_stats`` as a table; ``print`` it.
-
-        Args:
-            device: see ``module_stats``.
-            step: likewise.
-            depth: leave out modules inside of more others than that.
-        """
-        from memprof.reports.modules import ModuleTable
-
-        return ModuleTable(self, device, step, depth=depth)
 
     def _known_models(self) -> Models:
         if self._models is None:

@@ -6,24 +6,23 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from memprof.absent import without
+from memprof.driver_facts import DriverFacts
 from memprof.export import Exports
+from memprof.labelled import Labelled
+from memprof.module_facts import ModuleFacts
 from memprof.outputs import Outputs
+from memprof.texts import Texts
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from memprof import _core
     from memprof.averages import OperatorAverages
-    from memprof.books import Books
     from memprof.labels import Rule
     from memprof.moment import Moment
-    from memprof.outside import Outside
-    from memprof.recording import Frame, Recording, Rows, Timeline
-    from memprof.reports.modules import ModuleTable
+    from memprof.recording import Recording, Rows, Timeline
     from memprof.reports.text import Summary
 
 
-class Results(Exports, Outputs):
+class Results(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
     """Every method of ``Recording``, answered by ``self.recording``.
 
     While a window is open the answer is about what it holds so far; after it,
@@ -38,6 +37,10 @@ class Results(Exports, Outputs):
 
     def _exported(self) -> Recording:
         return self.recording
+
+    @property
+    def _core(self) -> _core.Recording:  # type: ignore[override]
+        return self.recording._core
 
     @property
     def info(self) -> dict[str, Any]:
@@ -93,37 +96,9 @@ class Results(Exports, Outputs):
         """See ``Recording.events``."""
         return self.recording.events(device)
 
-    def driver_allocations(self, device: object = None) -> Rows:
-        """See ``Recording.driver_allocations``."""
-        return self.recording.driver_allocations(device)
-
-    def driver_accounts(self, event: int | None = None, device: object = None) -> Rows:
-        """See ``Recording.driver_accounts``."""
-        return self.recording.driver_accounts(event, device)
-
-    def driver_gaps(self) -> Rows:
-        """See ``Recording.driver_gaps``."""
-        return self.recording.driver_gaps()
-
-    def kernels(self, device: object = None) -> Rows:
-        """See ``Recording.kernels``."""
-        return self.recording.kernels(device)
-
     def step_stats(self, device: object = None) -> Rows:
         """See ``Recording.step_stats``."""
         return self.recording.step_stats(device)
-
-    def books(self, device: object = None, at: object = "peak") -> Books:
-        """See ``Recording.books``."""
-        return self.recording.books(device, at)
-
-    def outside(self, device: object = None) -> Outside:
-        """See ``Recording.outside``."""
-        return self.recording.outside(device)
-
-    def totals(self, device: object = None) -> Rows:
-        """See ``Recording.totals``."""
-        return self.recording.totals(device)
 
     def timeline(self, device: object = None, by: str = "category") -> Timeline:
         """See ``Recording.timeline``."""
@@ -133,72 +108,6 @@ class Results(Exports, Outputs):
     def rules(self) -> tuple[Rule, ...]:
         """See ``Recording.rules``."""
         return self.recording.rules
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """See ``Recording.label_names``."""
-        return self.recording.label_names
-
-    def label(
-        self,
-        label: str,
-        *,
-        module: str | None = None,
-        op: str | None = None,
-        stack: str | None = None,
-        region: str | None = None,
-        device: object = None,
-    ) -> Recording:
-        """See ``Recording.label``: gives a recording, the profile has no labels."""
-        return self.recording.label(
-            label, module=module, op=op, stack=stack, region=region, device=device
-        )
-
-    def labels(self, device: object = None) -> NDArray[np.int32]:
-        """See ``Recording.labels``."""
-        return self.recording.labels(device)
-
-    def module_stats(self, device: object = None, step: int | None = None) -> Rows:
-        """See ``Recording.module_stats``."""
-        return self.recording.module_stats(device, step)
-
-    def module_table(
-        self,
-        device: object = None,
-        step: int | None = None,
-        *,
-        depth: int | None = None,
-    ) -> ModuleTable:
-        """See ``Recording.module_table``."""
-        return self.recording.module_table(device, step, depth=depth)
-
-    def op(self, index: int) -> str:
-        """See ``Recording.op``."""
-        return self.recording.op(index)
-
-    def module(self, index: int) -> str:
-        """See ``Recording.module``."""
-        return self.recording.module(index)
-
-    def owner(self, index: int) -> str:
-        """See ``Recording.owner``."""
-        return self.recording.owner(index)
-
-    def region(self, index: int) -> str:
-        """See ``Recording.region``."""
-        return self.recording.region(index)
-
-    def shape(self, index: int) -> str:
-        """See ``Recording.shape``."""
-        return self.recording.shape(index)
-
-    def kind(self, number: int) -> str:
-        """See ``Recording.kind``."""
-        return self.recording.kind(number)
-
-    def stack(self, index: int) -> tuple[Frame, ...]:
-        """See ``Recording.stack``."""
-        return self.recording.stack(index)
 
     def summary(self, device: object = None, *, limit: int = 12) -> Summary:
         """See ``Recording.summary``."""
