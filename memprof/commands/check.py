@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.commands import emit, exits, flags, words
-from memprof.limits import METRICS, Limit, limit, per_step, size
+from memprof.limits import METRICS, per_step, size
 
 NAME = "check"
 HELP = "fail the build if a recording exceeds its limits or its baseline"
@@ -26,7 +26,7 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``check`` takes."""
-    parser.add_argument("file", type=Path, help="a recording (.memprof)")
+    words.add_file(parser)
     for name, (example, what) in _LIMITS.items():
         reads = (
             per_step if name == "growth" else words.count if name == "count" else size
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tolerance",
-        type=_tolerance,
+        type=words.limit,
         action="append",
         default=[],
         metavar="METRIC:LIMIT",
@@ -63,13 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", help="its name in B; default: that of the script that ran"
     )
-    parser.add_argument(
-        "--limit",
-        type=words.count,
-        default=10,
-        metavar="N",
-        help="rows of a table before the rest is one row; default: 10",
-    )
+    words.add_limit(parser, 10, "rows of a table before the rest is one row")
     parser.add_argument(
         "--bytes", action="store_true", help="write exact bytes in the tables"
     )
@@ -84,13 +78,6 @@ def _reading(reads: Callable[..., int], what: str) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(str(problem)) from None
 
     return read
-
-
-def _tolerance(word: str) -> Limit:
-    try:
-        return limit(word)
-    except ValueError as problem:
-        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,8 +107,7 @@ def run(args: argparse.Namespace) -> int:
             f"--update-baseline writes figures, not {args.baseline}: name a .json "
             "file or a folder"
         )
-    emit.claim(args, args.file)
-    recording = emit.load(args, args.file)
+    recording = emit.opened(args)
     lacks = emit.lacks(recording, args.file.name)
     judge = gate.Gate(recording, args.device, args.name)
     notes: list[str] = []

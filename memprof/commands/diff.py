@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from memprof.commands import emit, exits, flags, words
-from memprof.limits import Limit, limit
+from memprof.limits import Limit
 
 NAME = "diff"
 HELP = "what is different between the memory of two recordings"
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fail",
-        type=_limit,
+        type=words.limit,
         action="append",
         default=[],
         metavar="METRIC:LIMIT",
@@ -38,21 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-fold", action="store_true", help="a row for each of repeated layers"
     )
-    parser.add_argument(
-        "--limit",
-        type=words.count,
-        default=20,
-        metavar="N",
-        help="rows of the table before the rest is one row; default: 20",
-    )
+    words.add_limit(parser, 20, "rows of the table before the rest is one row")
     flags.add(parser)
-
-
-def _limit(word: str) -> Limit:
-    try:
-        return limit(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(args: argparse.Namespace) -> int:

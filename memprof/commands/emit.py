@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +130,33 @@ def result(
     )
 
 
+def laid_out(
+    args: argparse.Namespace,
+    verb: str,
+    facts: dict[str, Any],
+    lay_out: Callable[[int | None], str],
+    *,
+    emphasis: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Write a result whose text depends on how wide it may be; see ``result``.
+
+    Args:
+        args: of the verb, with the flags of ``words.add_form``.
+        verb: the name in the field ``schema`` of JSON.
+        facts: what is written with ``--json``.
+        lay_out: what writes them as text of so many columns (None: as many as it
+            takes), without ``--json``.
+        emphasis: see ``result``.
+
+    Raises:
+        OSError, MemprofError: see ``result``.
+    """
+    from memprof.reports.terminal import terminal_width
+
+    text = None if args.json else lay_out(args.width or terminal_width(sys.stdout))
+    result(args, verb, text, facts, emphasis=emphasis)
+
+
 def as_json(verb: str, facts: dict[str, Any], version: int = 1) -> str:
     """Return FACTS as JSON, with the name of their schema first."""
     whole = {"schema": f"memprof.{verb}/{version}"}
@@ -232,6 +259,16 @@ def load(args: argparse.Namespace, path: Path) -> Recording:
     for lack in lacks(recording, str(path)):
         warn(args, lack)
     return recording
+
+
+def opened(args: argparse.Namespace) -> Recording:
+    """Read the recording that a view is of, its output checked before.
+
+    Raises:
+        OSError, MemprofError: see ``claim`` and ``load``.
+    """
+    claim(args, args.file)
+    return load(args, args.file)
 
 
 def lacks(recording: Recording, name: str) -> list[str]:

@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         OSError, memprof.Error: with a sentence for the user.
     """
-    emit.claim(args, args.file)
-    recording = emit.load(args, args.file)
+    recording = emit.opened(args)
     found = file_facts.facts(recording, args.file)
     emit.result(args, NAME, file_facts.text(found), found)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from memprof.commands import emit, exits, flags, words
 
@@ -14,7 +13,7 @@ EXAMPLE = 'memprof query run.memprof "cat:activation size>64KiB alive:peak"'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``query`` takes."""
-    parser.add_argument("file", type=Path, help="a recording (.memprof)")
+    words.add_file(parser)
     parser.add_argument(
         "query",
         nargs="*",
@@ -53,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from memprof.instants import moment
     from memprof.reports.units import counted, size_text
 
-    emit.claim(args, args.file)
-    recording = emit.load(args, args.file)
+    recording = emit.opened(args)
     query = " ".join(args.query)
     with emit.working(args, "searching"):
         cursor = moment(recording, args.at, recording._device(args.device)).event

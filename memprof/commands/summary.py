@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 from memprof.commands import emit, exits, flags, words
 from memprof.reports import text
-from memprof.reports.terminal import terminal_width
 
 NAME = "summary"
 HELP = "what the peak of a recording is made of"
@@ -17,7 +14,7 @@ EXAMPLE = "memprof summary run.memprof --limit 20"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``summary`` takes."""
-    parser.add_argument("file", type=Path, help="a recording (.memprof)")
+    words.add_file(parser)
     parser.add_argument(
         "--books",
         action="store_true",
@@ -28,13 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHEN",
         help="with --books: peak, end or step:3; default: peak",
     )
-    parser.add_argument(
-        "--limit",
-        type=words.count,
-        default=12,
-        metavar="N",
-        help="rows of the table before the rest is one row; default: 12",
-    )
+    words.add_limit(parser, 12, "rows of the table before the rest is one row")
     words.add_form(parser)
     flags.add(parser)
 
@@ -47,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.at is not None and not args.books:
         args.usage_error("--at says when the books are to be read: it needs --books")
-    emit.claim(args, args.file)
-    recording = emit.load(args, args.file)
+    recording = emit.opened(args)
     if args.books:
         with emit.working(args, "adding up the books"):
             books = recording.books(args.device, args.at or "peak")
@@ -56,12 +46,11 @@ def run(args: argparse.Namespace) -> int:
         return exits.DONE
     with emit.working(args, "adding up"):
         summary = recording.summary(args.device, limit=args.limit)
-    width = args.width or terminal_width(sys.stdout)
-    emit.result(
+    emit.laid_out(
         args,
         NAME,
-        summary.text(width, exact=args.bytes),
         summary.to_dict(),
+        lambda width: summary.text(width, exact=args.bytes),
         emphasis=text.EMPHASIS,
     )
     return exits.DONE

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 from memprof.commands import emit, exits, flags, words
-from memprof.reports.terminal import terminal_width
 
 NAME = "table"
 HELP = "what is alive at a moment, in rows that sum to it"
@@ -19,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from memprof.moment import KEYS
     from memprof.reports.live import BY
 
-    parser.add_argument("file", type=Path, help="a recording (.memprof)")
+    words.add_file(parser)
     words.add_moment(parser)
     parser.add_argument(
         "--by",
@@ -28,13 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY,...",
         help=f"what rows are told apart by: {', '.join(KEYS)}; default: {','.join(BY)}",
     )
-    parser.add_argument(
-        "--limit",
-        type=words.count,
-        default=20,
-        metavar="N",
-        help="rows before the rest is one row, other; 0: all; default: 20",
-    )
+    words.add_limit(parser, 20, "rows before the rest is one row, other; 0: all")
     words.add_form(parser)
     flags.add(parser)
 
@@ -48,12 +39,15 @@ def run(args: argparse.Namespace) -> int:
     from memprof.instants import moment
     from memprof.reports import live
 
-    emit.claim(args, args.file)
-    recording = emit.load(args, args.file)
+    recording = emit.opened(args)
     with emit.working(args, "adding up"):
         found = moment(recording, args.at, recording._device(args.device))
         facts = live.table(found, args.at, args.by, args.limit or None)
-    width = args.width or terminal_width(sys.stdout)
-    text = live.table_text(facts, width, exact=args.bytes)
-    emit.result(args, NAME, text, facts, emphasis=live.EMPHASIS)
+    emit.laid_out(
+        args,
+        NAME,
+        facts,
+        lambda width: live.table_text(facts, width, exact=args.bytes),
+        emphasis=live.EMPHASIS,
+    )
     return exits.DONE

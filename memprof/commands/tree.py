@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 from memprof.commands import emit, exits, flags, words
-from memprof.reports.terminal import terminal_width
 
 NAME = "tree"
 HELP = "what is alive at a moment, as parts of parts: by module, or by stack"
@@ -18,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``tree`` takes."""
     from memprof.moment import KEYS
 
-    parser.add_argument("file", type=Path, help="a recording (.memprof)")
+    words.add_file(parser)
     words.add_moment(parser)
     parser.add_argument(
         "--by",
@@ -31,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--depth", type=words.count, metavar="N", help="so many levels; default: all"
     )
-    parser.add_argument(
-        "--limit",
-        type=words.count,
-        default=12,
-        metavar="N",
-        help="branches of one before the rest is one, other; 0: all; default: 12",
-    )
+    words.add_limit(parser, 12, "branches of one before the rest is one, other; 0: all")
     words.add_form(parser)
     flags.add(parser)
 
@@ -51,14 +42,17 @@ def run(args: argparse.Namespace) -> int:
     from memprof.instants import moment
     from memprof.reports import live
 
-    emit.claim(args, args.file)
-    recording = emit.load(args, args.file)
+    recording = emit.opened(args)
     with emit.working(args, "adding up"):
         found = moment(recording, args.at, recording._device(args.device))
         facts = live.tree(
             found, args.at, args.by, depth=args.depth, limit=args.limit or None
         )
-    width = args.width or terminal_width(sys.stdout)
-    text = live.tree_text(facts, width, exact=args.bytes)
-    emit.result(args, NAME, text, facts, emphasis=live.EMPHASIS)
+    emit.laid_out(
+        args,
+        NAME,
+        facts,
+        lambda width: live.tree_text(facts, width, exact=args.bytes),
+        emphasis=live.EMPHASIS,
+    )
     return exits.DONE

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from memprof import limits
 from memprof.devices import parse_device
+from memprof.limits import Limit
 from memprof.options import choices
 
 
@@ -134,6 +136,34 @@ def one_output(args: argparse.Namespace) -> Path:
     if args.out is not None and args.output is not None:
         args.usage_error(f"two outputs, {args.out} and {args.output}: leave one out")
     return Path(args.output if args.out is None else args.out)
+
+
+def limit(word: str) -> Limit:
+    """Return a metric and how far it may rise, ``peak:5%``.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, with the reason.
+    """
+    try:
+        return limits.limit(word)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Add the recording that a verb is about."""
+    parser.add_argument("file", type=Path, help="a recording (.memprof)")
+
+
+def add_limit(parser: argparse.ArgumentParser, default: int, what: str) -> None:
+    """Add ``--limit``: how many of WHAT; its help ends with the DEFAULT."""
+    parser.add_argument(
+        "--limit",
+        type=count,
+        default=default,
+        metavar="N",
+        help=f"{what}; default: {default}",
+    )
 
 
 def add_moment(parser: argparse.ArgumentParser) -> None:
