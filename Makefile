@@ -273,9 +273,10 @@ build/c/fuzz/%.o: %.c Makefile
 build/c/fuzz/libplain.a: $(FUZZ_OBJECTS)
 	@rm -f $@; ar rcs $@ $^
 
-build/fuzz/%: tests/fuzz/fuzz_%.c build/c/fuzz/libplain.a
+build/fuzz/%: tests/fuzz/fuzz_%.c build/c/fuzz/libplain.a tests/fuzz/fuzz.h
 	@mkdir -p $(@D)
-	@clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(C_LIBS) -o $@
+	@clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined \
+	    $(filter-out %.h,$^) $(C_LIBS) -o $@
 
 -include $(FUZZ_OBJECTS:.o=.d)
 

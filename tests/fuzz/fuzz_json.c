@@ -8,6 +8,7 @@
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined ... (README.md)
  *     or with a plain compiler and -DMP_FUZZ_MAIN: runs the files given */
+#include "fuzz.h"
 #include "json_scan.h"
 
 #include <stdio.h>
@@ -16,16 +17,6 @@
 
 #define EVENT "{\"ph\":\"i\"}"
 #define MOST_DEPTH 1000
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
-
-static void
-require(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 /* ---- JSON, strictly ------------------------------------------------------
  */
@@ -252,22 +243,3 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
                 length, "}");
     return 0;
 }
-
-#ifdef MP_FUZZ_MAIN
-int
-main(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        FILE *file = fopen(argv[i], "rb");
-        if (file == NULL) {
-            perror(argv[i]);
-            return 1;
-        }
-        static uint8_t input[1 << 20];
-        size_t length = fread(input, 1, sizeof(input), file);
-        fclose(file);
-        LLVMFuzzerTestOneInput(input, length);
-    }
-    return 0;
-}
-#endif

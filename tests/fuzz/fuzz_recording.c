@@ -7,6 +7,7 @@
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined ... (README.md)
  *     or with a plain compiler and -DMP_FUZZ_MAIN: runs the files given */
+#include "fuzz.h"
 #include "recording.h"
 #include "recording_format.h"
 
@@ -15,16 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
-
-static void
-require(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 typedef struct {
     uint8_t *bytes;
@@ -168,27 +159,3 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
     read_as_payloads(bytes, length);
     return 0;
 }
-
-#ifdef MP_FUZZ_MAIN
-int
-main(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        FILE *file = fopen(argv[i], "rb");
-        if (file == NULL) {
-            perror(argv[i]);
-            return 1;
-        }
-        file_t input = {NULL, 0};
-        uint8_t chunk[4096];
-        size_t got;
-        while ((got = fread(chunk, 1, sizeof(chunk), file)) != 0) {
-            append(&input, chunk, got);
-        }
-        fclose(file);
-        LLVMFuzzerTestOneInput(input.bytes, input.length);
-        free(input.bytes);
-    }
-    return 0;
-}
-#endif

@@ -10,6 +10,7 @@
 #include "category.h"
 #include "export_snapshot.h"
 #include "free_blocks.h"
+#include "fuzz.h"
 #include "import_snapshot.h"
 #include "mem.h"
 #include "tracker.h"
@@ -18,16 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
-
-static void
-require(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static bool
 id_exists(uint32_t id, uint32_t count)
@@ -316,27 +307,3 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
     read_as_trace(bytes, length);
     return 0;
 }
-
-#ifdef MP_FUZZ_MAIN
-int
-main(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        FILE *file = fopen(argv[i], "rb");
-        if (file == NULL) {
-            perror(argv[i]);
-            return 1;
-        }
-        program_t input = {NULL, 0, 0};
-        uint8_t chunk[4096];
-        size_t got;
-        while ((got = fread(chunk, 1, sizeof(chunk), file)) != 0) {
-            emit(&input, chunk, got);
-        }
-        fclose(file);
-        LLVMFuzzerTestOneInput(input.bytes, input.length);
-        free(input.bytes);
-    }
-    return 0;
-}
-#endif
