@@ -472,3 +472,14 @@ def test_the_example_in_the_help(tmp_path, capsys):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (recording,) = recordings(tmp_path)
     assert kept(recording, 4000) == 1
+
+
+def test_every_rank_of_a_launcher_has_a_file(tmp_path):
+    code = HEAD + "print(f\"rank {os.environ['RANK']}\", flush=True)\n"
+    launch = ("-q", "-m", "torch.distributed.run", "--nproc-per-node", 2)
+    done = run(tmp_path, *launch, script(tmp_path, "train.py", code))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["0", "1", "rank", "rank"]
+    for rank in range(2):
+        (file,) = tmp_path.glob(f"memprof-train.rank{rank}.*.memprof")
+        assert kept(memprof.load(file)) == 7
