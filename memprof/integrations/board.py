@@ -16,6 +16,7 @@ from memprof.integrations.environment import commit
 from memprof.integrations.settings import settings_of
 from memprof.integrations.verdict import amount
 from memprof.reports.diff import rise
+from memprof.reports.grid import grid
 from memprof.reports.units import count_text, counted, size_text
 
 
@@ -159,14 +160,7 @@ class Board:
                     test,
                 ]
             )
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        out = [
-            "  ".join(
-                cell.rjust(width) if index < 4 else cell.ljust(width)
-                for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
+        out = [line[2:] for line in grid(lines, 4)]
         if len(rows) > top:
             out.append(f"and {counted(len(rows) - top, 'more test')}")
         return ["peak: bytes above the level at the start of the test", *out]

@@ -13,6 +13,7 @@ from memprof.integrations.baselines import KEYS, Account, cut_alike
 from memprof.integrations.measure import Measure
 from memprof.limits import Limit
 from memprof.reports.diff import cells, rise, shown_keys, signed, table
+from memprof.reports.grid import grid
 from memprof.reports.units import count_text, size_text
 
 COLUMNS = tuple(key for key in shown_keys(KEYS) if key != "function")
@@ -107,7 +108,7 @@ def made_of(measure: Measure, top: int) -> list[str]:
         )
     place = f"at {measure.instant}, " if measure.instant else ""
     return [
-        *aligned(lines, 2),
+        *grid(lines, 2),
         f"  = {size_text(total)} of {size_text(measure.peak)} explained;  "
         f"{place}on {measure.device}",
     ]
@@ -115,19 +116,6 @@ def made_of(measure: Measure, top: int) -> list[str]:
 
 def _titles() -> list[str]:
     return [*("where" if key == "line" else key for key in COLUMNS), ""]
-
-
-def aligned(lines: list[list[str]], numbers: int) -> list[str]:
-    """Set cells in columns, the first NUMBERS to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if index < numbers else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def over_tolerance(
@@ -230,7 +218,7 @@ def _left_over(measure: Measure, top: int) -> tuple[str, list[str]]:
         count = count_text(sum(row["count"] for row in rest))
         more = [signed(size // steps), size_text(size), count, "", f"{len(rest)} more"]
         lines.append([*more, "", "", ""])
-    text = aligned(lines, 4)
+    text = grid(lines, 4)
     total = sum(row["bytes"] for row in rows)
     freed = total - measure.leftover
     less = f", {size_text(freed)} less of others" if freed else ""

@@ -10,6 +10,7 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memprof.reports.grid import grid
 from memprof.reports.units import count_text, counted, one_line, size_text
 
 if TYPE_CHECKING:
@@ -67,15 +68,7 @@ def table(
     """
     titles = [*_NUMBERS, *("where" if key == "line" else key for key in keys), ""]
     lines = [titles, *(cells(row, keys, exact) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    out = []
-    for line in lines:
-        parts = [
-            text.rjust(size) if index < len(_NUMBERS) else text.ljust(size)
-            for index, (text, size) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  " + "  ".join(parts).rstrip())
-    return out
+    return grid(lines, len(_NUMBERS))
 
 
 def shown_keys(keys: Sequence[str]) -> list[str]:
