@@ -59,7 +59,7 @@ mp_cupti_context_device(uintptr_t context)
     if (device == DEVICE_WANTED) {
         atomic_store(&the_contexts_wanted, true);
     }
-    return device < 0 ? MP_DEVICE_UNKNOWN : (int16_t)device;
+    return (int16_t)(device < 0 ? MP_DEVICE_UNKNOWN : device);
 }
 
 void
