@@ -531,6 +531,24 @@ class Recording(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
 
         return Shown(self, device, height)
 
+    def widget(self, device: object = None, *, height: int = 600) -> Any:
+        """Return the report as a notebook's widget: ``show`` of any size.
+
+        The notebook's file holds the table of the peak only: the data goes from the
+        kernel to the front end as bytes. Needs the package ``anywidget``; without it
+        a warning says so and this is ``show()``.
+
+        Args:
+            device: see ``report``.
+            height: of the frame, in pixels.
+
+        Raises:
+            ValueError: no such device, or HEIGHT is no height.
+        """
+        from memprof.integrations.widget import widget
+
+        return widget(self, device, height)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to PATH, whole or not at all; labels included.
 

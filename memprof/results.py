@@ -159,6 +159,10 @@ class Results(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
         """See ``Recording.show``."""
         return self.recording.show(device, height=height)
 
+    def widget(self, device: object = None, *, height: int = 600) -> Any:
+        """See ``Recording.widget``."""
+        return self.recording.widget(device, height=height)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)

@@ -54,6 +54,7 @@ BROWSER_PACKAGES = {
     "playwright": "playwright>=1.45",
     "axe_playwright_python": "axe-playwright-python>=0.1.4",
     "nbclient": "nbclient>=0.9",
+    "anywidget": "anywidget>=0.9",
     "ipykernel": "ipykernel>=6.25",
     "jsonschema": "jsonschema>=4.18",
     "rich": "rich>=13",

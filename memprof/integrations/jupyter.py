@@ -36,6 +36,17 @@ def bundle(thing: object, recording: Recording) -> dict[str, Any]:
     }
 
 
+def checked_height(height: int) -> int:
+    """Return HEIGHT, of a frame in pixels.
+
+    Raises:
+        ValueError: it is no height.
+    """
+    if not isinstance(height, int) or height < 100:
+        raise ValueError(f"height={height!r}: pixels, 100 or more")
+    return height
+
+
 class Shown:
     """The report for a notebook, which shows it in a frame of its own.
 
@@ -53,11 +64,9 @@ class Shown:
         """
         from memprof.reports.html import page
 
-        if not isinstance(height, int) or height < 100:
-            raise ValueError(f"height={height!r}: pixels, 100 or more")
+        self._height = checked_height(height)
         self._page = page(recording, device)
         self._table = recording.summary(device)._repr_html_()
-        self._height = height
         self._file: Path | None = None
 
     def _repr_html_(self) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from memprof import files, output
 from memprof.errors import MemprofError
-from memprof.reports.columns import armoured
+from memprof.reports.columns import armoured, packed
 from memprof.reports.page_data import PageData
 from memprof.reports.units import count_text, shares, size_text
 from memprof.warn import warn
@@ -98,7 +98,7 @@ def page(
         ValueError: no such device, or a wrong option.
     """
     data = PageData(recording, device, paths=paths, source=source, compare=compare)
-    scripts = []
+    blocks = {}
     for name, content in data.blocks.items():
         text, how = armoured(content, compress=compress)
         if len(text) > MAX_BLOCK:
@@ -107,18 +107,49 @@ def page(
                 f"than the {size_text(MAX_BLOCK)} that browsers are sure to take; "
                 "give device=, or record fewer steps"
             )
-        scripts.append(
-            f'<script type="application/x-memprof" id="mp-{name}" '
-            f'data-enc="{how}">{text}</script>'
-        )
-    core, *others = scripts
+        blocks[name] = (text, how)
+    paths_said = {"relative": "yes, relative", "full": "yes, whole", "hash": "no"}
+    return _document(
+        data,
+        blocks,
+        f"contains code paths: {paths_said[paths]}, "
+        f"source lines: {'yes' if source else 'no'}",
+    )
+
+
+def frame(recording: Recording, device: object = None) -> tuple[str, dict[str, bytes]]:
+    """Return the report for a frame whose owner sends the data.
+
+    Args:
+        recording: what to report.
+        device: see ``write``.
+
+    Returns:
+        The page without its data, and the data: blocks as gzip, by name. The page
+        asks its parent for them with the message ``"memprof: blocks"``, and takes
+        ``{"memprof": {name: bytes}}`` from it and nobody else.
+
+    Raises:
+        ValueError: no such device.
+    """
+    data = PageData(recording, device)
+    page = _document(
+        data,
+        dict.fromkeys(data.blocks, ("", "message")),
+        "contains code paths: yes, relative, source lines: no",
+    )
+    return page, {name: packed(content) for name, content in data.blocks.items()}
+
+
+def _document(data: PageData, blocks: dict[str, tuple[str, str]], footer: str) -> str:
+    """Put the page together; BLOCKS are text and encoding by name, core first."""
+    core, *others = (
+        f'<script type="application/x-memprof" id="mp-{name}" '
+        f'data-enc="{how}">{text}</script>'
+        for name, (text, how) in blocks.items()
+    )
     script, style = app_script(), (APP / "app.css").read_text("utf-8")
     title = f"memprof {data.facts['run']}".strip()
-    paths_said = {"relative": "yes, relative", "full": "yes, whole", "hash": "no"}
-    footer = (
-        f"contains code paths: {paths_said[paths]}, "
-        f"source lines: {'yes' if source else 'no'}"
-    )
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src "
         f"'{digest(style)}'; img-src data: blob:; base-uri 'none'; form-action 'none'"

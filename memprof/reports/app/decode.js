@@ -8,6 +8,22 @@ const whole = new Promise((done) => {
   else document.addEventListener("DOMContentLoaded", () => done(undefined));
 });
 
+/**
+ * What the page's parent sends, where this page stands in a frame that has no data
+ * of its own: blocks by name, as gzip.  Asked for once, when the first is wanted.
+ * @type {Promise<Record<string, any>> | null}
+ */
+let sent = null;
+
+function askParent() {
+  return sent || (sent = new Promise((done) => {
+    addEventListener("message", (event) => {
+      if (event.source === parent && event.data && event.data.memprof) done(event.data.memprof);
+    });
+    parent.postMessage("memprof: blocks", "*");
+  }));
+}
+
 /** What a reader is told if a block is not whole. */
 class BlockError extends Error {}
 
@@ -19,13 +35,20 @@ async function readBlock(name) {
   if (name !== "core") await whole; // the others stand behind this script
   const element = byId(`mp-${name}`);
   if (!element) return null;
+  const how = element.getAttribute("data-enc") || "";
   let bytes;
-  try {
-    bytes = unarmoured(element.textContent || "");
-  } catch (error) {
-    throw new BlockError(`the data block “${name}” is damaged: its text is not base64`);
+  if (how === "message") {
+    const block = (await askParent())[name]; // a view of bytes
+    if (!ArrayBuffer.isView(block)) throw new BlockError(`the data block “${name}” was not sent`);
+    bytes = new Uint8Array(block.buffer, block.byteOffset, block.byteLength);
+  } else {
+    try {
+      bytes = unarmoured(element.textContent || "");
+    } catch (error) {
+      throw new BlockError(`the data block “${name}” is damaged: its text is not base64`);
+    }
   }
-  if (element.getAttribute("data-enc") === "gzip+base64") {
+  if (how !== "base64") {
     if (typeof DecompressionStream === "undefined") {
       throw new BlockError("this browser cannot unpack the data (no DecompressionStream; "
         + "Chrome 80, Firefox 113 and Safari 16.4 can); write the report with compress=False");
