@@ -20,7 +20,7 @@ from typing import Any
 from memprof import interrupted
 from memprof.careful import sentence
 from memprof.errors import MemprofError
-from memprof.launch import Plan, file_of, plan_of
+from memprof.launch import VARIABLE, Plan, file_of, plan_of
 from memprof.reports.units import count_text, counted, size_text
 from memprof.warn import told_to
 
@@ -30,9 +30,13 @@ FLUSH_S = 2.0
 _LAST = -1_000_000  # the priority of a finalizer of multiprocessing's
 
 
+_text = os.environ.get(VARIABLE, "")
+"""The plan; what the program does to its environment later changes none."""
+
+
 def wanted() -> Plan | None:
     """Return the plan if this process is to record by one."""
-    plan = plan_of(os.environ)
+    plan = plan_of(_text)
     if plan is None or (plan.children == "none" and plan.pid != os.getpid()):
         return None
     return plan
@@ -193,12 +197,18 @@ _run: Run | None = None
 _is_set_up = False
 
 
-def start(torch: Any) -> None:
+def start(torch: Any, text: str) -> None:
     """Record this process, if its plan says so.
+
+    Args:
+        torch: The module ``torch``.
+        text: The plan, as Python found it in its environment.
 
     Raises:
         Exception: Nothing can be recorded; says why.
     """
+    global _text
+    _text = text
     plan = wanted()
     if plan is None:
         return

@@ -18,6 +18,9 @@ from typing import Any
 _IMPORTER = "<frozen importlib._bootstrap_external>"
 _waiting: list[Callable[[Any], object]] = []
 
+# As Python found it: the program may clear its environment before torch comes.
+_plan = os.environ.get("MEMPROF_RUN", "")
+
 
 class _Finder:
     """Finds torch as the others do, and calls who waits when it is imported."""
@@ -119,8 +122,7 @@ def forget(callback: Callable[[Any], object]) -> None:
 def tell_at_exit() -> None:
     """Have the user told if the program ends without torch: there is no recording."""
     # What the plan says is looked for in its JSON: no module is loaded for that.
-    plan = os.environ.get("MEMPROF_RUN", "")
-    if f'"pid": {os.getpid()},' in plan and '"quiet": false,' in plan:
+    if f'"pid": {os.getpid()},' in _plan and '"quiet": false,' in _plan:
         atexit.register(_tell_at_exit, os.getpid())
 
 
@@ -153,4 +155,4 @@ def record(torch: Any) -> None:
             raise
     from memprof.launched import start
 
-    start(torch)
+    start(torch, _plan)

@@ -89,6 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whether to hear the driver's memory calls; default: auto",
     )
     parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="record what runs on GPUs too: kernels, copies, sets",
+    )
+    parser.add_argument(
         "--event-budget",
         type=_budget,
         metavar="SIZE",
@@ -134,6 +139,8 @@ def run(args: argparse.Namespace) -> int:
         OSError, MemprofError: with a sentence for the user.
     """
     program = _program(args)
+    if args.kernels and args.cupti == "off":
+        args.usage_error("--kernels needs CUPTI, which --cupti off forbids")
     launch.check(program)
     plan = launch.Plan(
         pid=os.getpid(),
@@ -194,6 +201,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "with_modules": not args.no_modules,
         "record_shapes": args.shapes,
         "cupti": args.cupti,
+        "with_kernels": args.kernels,
     }
     if args.event_budget is not None:
         options["event_budget"] = args.event_budget

@@ -16,7 +16,7 @@ import pytest
 import memprof
 from memprof.cli import main
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """
@@ -303,6 +303,20 @@ def test_code_arguments_and_exit_code(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_program_that_clears_its_environment_is_recorded(tmp_path):
+    for clears in ("os.environ.clear()", 'del os.environ["MEMPROF_RUN"]'):
+        done = run(
+            tmp_path, "-f", "-o", "r.memprof", "-c", f"import os; {clears}{HEAD}"
+        )
+        assert done.returncode == 0
+        (recording,) = recordings(tmp_path)
+        assert kept(recording) == 7
+        assert "recording to r.memprof" in done.stderr
+    # It hears, too, that there is none.
+    done = run(tmp_path, "-c", "import os; os.environ.clear()")
+    assert "no torch was imported" in done.stderr
+
+
 def test_a_program_that_closes_all_files_keeps_its_own(tmp_path):
     name = script(
         tmp_path,
@@ -432,6 +446,18 @@ def test_what_cannot_be_run_is_said_before_the_program_starts(tmp_path):
     code, said = refused(tmp_path, "--event-budget", "many", "-c", "pass")
     assert code == 2
     assert "many" in said
+    code, said = refused(tmp_path, "--kernels", "--cupti", "off", "-c", "pass")
+    assert code == 2
+    assert "--cupti off forbids" in said
+
+
+def test_kernels_are_asked_for_and_their_absence_is_said(tmp_path):
+    done = run(tmp_path, "--kernels", "-o", "r.memprof", "-c", HEAD)
+    assert done.returncode == 0
+    (recording,) = recordings(tmp_path)
+    assert kept(recording) == 7
+    if not torch.cuda.is_available():
+        assert "kernels are not recorded" in done.stderr
 
 
 def test_an_output_is_not_replaced_unasked_and_must_be_writable(tmp_path):
