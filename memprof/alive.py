@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memprof import _core, heap
 from memprof.paths import ONLY_CPP, Known, Node, Paths
+from memprof.reports.units import one_line
 
 if TYPE_CHECKING:
     from memprof.recording import Rows
@@ -44,7 +45,7 @@ class Why(NamedTuple):
     def __str__(self) -> str:
         """Return it all, a line a holder."""
         lines = [f"{self.bytes} bytes at {self.address:#x}"]
-        lines += [f"  {holder}" for holder in self.holders]
+        lines += [f"  {one_line(holder)}" for holder in self.holders]
         if self.note:
             lines.append(f"  ({self.note})")
         return "\n".join(lines)

@@ -17,7 +17,7 @@ import numpy as np
 from memprof import _core
 from memprof.devices import device_name
 from memprof.errors import MemprofError
-from memprof.reports.units import counted, size_text
+from memprof.reports.units import counted, one_line, size_text
 from memprof.rows import CPU, NO_INDEX, OP_BYTES_DTYPE, OP_DTYPE, Rows, as_rows
 
 if TYPE_CHECKING:
@@ -452,7 +452,7 @@ class OperatorAverages(Sequence[OperatorAverage]):
         return [*titles, "# of Calls"]
 
     def _cells(self, row: OperatorAverage, name_width: int) -> list[str]:
-        name = row.key
+        name = one_line(row.key)
         if len(name) > name_width:
             name = name[: name_width - 3] + "..."
         numbers = [row.cpu_memory_usage, row.self_cpu_memory_usage]
@@ -521,4 +521,5 @@ def _width(name: str, width: int) -> int:
 
 def _short_path(text: str, width: int) -> str:
     """Keep the end of a long frame: the line and the function."""
+    text = one_line(text)
     return text if len(text) <= width else "..." + text[3 - width :]

@@ -78,6 +78,8 @@ class Doctor:
 
     def text(self) -> str:
         """Return what was found as lines."""
+        from memprof.reports.units import text_of
+
         lines = [f"memprof {__version__}"]
         for check in self.checks:
             lines.append(f"  {'ok' if check.ok else 'no':<3} {check.name:<15} ")
@@ -85,7 +87,7 @@ class Doctor:
             if check.remedy:
                 lines.append(f"      {'':<15} -> {check.remedy}")
         lines.append(self._verdict())
-        return "\n".join(lines) + "\n"
+        return text_of(lines)
 
     def _verdict(self) -> str:
         found = {check.name: check.ok for check in self.checks}

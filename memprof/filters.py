@@ -372,13 +372,10 @@ def _rows(found: Filtered, at: Ints) -> list[dict[str, Any]]:
     ]
 
 
-_BREAKS = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-
-
 def tsv(rows: list[dict[str, Any]]) -> str:
     """Return rows as TSV: a line each, the names first; tabs in texts are ``\\t``."""
+    from memprof.reports.units import one_line
+
     lines = ["\t".join(COLUMNS)]
-    lines += [
-        "\t".join(str(row[name]).translate(_BREAKS) for name in COLUMNS) for row in rows
-    ]
+    lines += ["\t".join(one_line(str(row[name])) for name in COLUMNS) for row in rows]
     return "\n".join(lines) + "\n"

@@ -182,6 +182,7 @@ def text(facts: dict[str, Any], *, exact: bool = False) -> str:
     """Write what was judged, and the rows of what exceeds."""
     from memprof.integrations.baselines import KEYS
     from memprof.reports.diff import shown_keys, signed, table
+    from memprof.reports.units import text_of
 
     columns = [key for key in shown_keys(KEYS) if key != "function"]
     lines = [f"memprof check  {facts['recording']}  {facts['device']}"]
@@ -203,4 +204,4 @@ def text(facts: dict[str, Any], *, exact: bool = False) -> str:
     lines += [f"  {note}" for note in facts["notes"]]
     exceeded = facts["verdict"] == "exceeded"
     lines += [f"  {line}" for line in (["exceeded"] if exceeded else _said(facts))]
-    return "\n".join(lines) + "\n"
+    return text_of(lines)

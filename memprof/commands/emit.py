@@ -191,6 +191,9 @@ def verdict(text: str) -> None:
 
 
 def _say(text: str) -> None:
+    from memprof.reports.units import one_line
+
+    text = "\n".join(map(one_line, text.split("\n")))  # names are other people's
     try:
         print(f"memprof: {text}", file=sys.stderr, flush=True)
     except (OSError, ValueError):  # full or closed: the result matters more

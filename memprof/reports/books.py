@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memprof.reports.units import count_text, one_line, shortened, size_text
+from memprof.reports.units import count_text, shortened, size_text, text_of
 
 if TYPE_CHECKING:
     from memprof.books import Books, Entry
@@ -63,7 +63,7 @@ def text(books: Books) -> str:
     why = f": {books.why}" if books.why else ""
     lines += ["", f"  level {books.level}: {LEVELS[books.level]}{why}"]
     lines += [f"  ! {note}" for note in books.notes]
-    return "\n".join(map(one_line, lines)) + "\n"
+    return text_of(lines)
 
 
 def _table(name: str, total: int, rows: Sequence[Entry], method: str = "") -> list[str]:

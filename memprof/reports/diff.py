@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.reports.grid import grid
-from memprof.reports.units import count_text, counted, one_line, size_text
+from memprof.reports.units import count_text, counted, size_text, text_of
 
 if TYPE_CHECKING:
     from memprof.comparison import Comparison
@@ -91,7 +91,7 @@ def text(comparison: Comparison, *, exact: bool = False) -> str:
     if comparison.rows:
         lines += ["", *table(comparison.rows, shown_keys(comparison.keys), exact=exact)]
     lines += _foot(comparison, exact)
-    return "\n".join(one_line(line.rstrip()) for line in lines) + "\n"
+    return text_of(line.rstrip() for line in lines)
 
 
 def title(comparison: Comparison) -> str:

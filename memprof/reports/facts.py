@@ -185,21 +185,20 @@ def _steps(recording: Recording, peak: Moment) -> list[dict[str, int]]:
     """Return each step's highest and last requested bytes."""
     samples = recording._sampled(peak._number, 0)
     column = samples.bytes[:, 0]
-    found = []
-    for step in recording.steps:
-        first = np.searchsorted(samples.event, step["begin_event"], "right") - 1
-        last = np.searchsorted(samples.event, step["end_event"], "right")
-        inside = column[max(int(first), 0) : int(last)]
-        found.append(
-            {
-                "number": int(step["number"]),
-                "start_ns": int(step["start_ns"]),
-                "end_ns": int(step["end_ns"]),
-                "peak_bytes": int(inside.max()),
-                "end_bytes": int(inside[-1]),
-            }
-        )
-    return found
+    steps = recording.steps
+    first = np.searchsorted(samples.event, steps["begin_event"], "right") - 1
+    first = np.maximum(first, 0)
+    behind = np.searchsorted(samples.event, steps["end_event"], "right")
+    behind = np.maximum(behind, first + 1)
+    columns = {
+        "number": steps["number"],
+        "start_ns": steps["start_ns"],
+        "end_ns": steps["end_ns"],
+        "peak_bytes": _maxima(column, first, behind),
+        "end_bytes": column[behind - 1],
+    }
+    values = zip(*(one.tolist() for one in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 def _spark_columns(recording: Recording, peak: Moment) -> list[list[int]]:
@@ -211,15 +210,12 @@ def _spark_columns(recording: Recording, peak: Moment) -> list[list[int]]:
     """
     samples = recording._sampled(peak._number, 0)
     time_ns = np.maximum.accumulate(samples.time_ns)
-    column = samples.bytes[:, 0]
     steps = recording.steps
-    spans = [(int(step["start_ns"]), int(step["end_ns"])) for step in steps]
-    if not spans:
-        spans = [(int(time_ns[0]), int(time_ns[-1]))]
-    drawn = []
-    for start, end in spans:
-        drawn.append(highest_columns(time_ns, column, start, end))
-    return drawn
+    start, end = steps["start_ns"], steps["end_ns"]
+    if not len(steps):
+        start, end = time_ns[:1], time_ns[-1:]
+    highest = _highest(time_ns, samples.bytes[:, 0], start, end, SPARK_COLUMNS)
+    return highest.tolist()
 
 
 def highest_columns(
@@ -234,14 +230,29 @@ def highest_columns(
         end: of it.
         columns: how many, of equal time.
     """
-    edges = np.linspace(start, end, columns + 1).astype(np.int64)
-    edges[-1] = end
-    low = np.maximum(np.searchsorted(time_ns, edges[:-1], "right") - 1, 0)
-    high = np.maximum(np.searchsorted(time_ns, edges[1:], "right"), low + 1)
-    return [
-        int(level[first:last].max())
-        for first, last in zip(low.tolist(), high.tolist(), strict=True)
-    ]
+    one = np.array([[start], [end]], np.int64)
+    return _highest(time_ns, level, one[0], one[1], columns)[0].tolist()
+
+
+def _highest(time_ns: Ints, level: Ints, start: Ints, end: Ints, columns: int) -> Ints:
+    """Do ``highest_columns`` for n times at once; return (n, columns)."""
+    # Parts of the length, not of the clock: that has more digits than a float.
+    share = np.arange(columns + 1) / columns
+    edges = start[:, None] + ((end - start)[:, None] * share).astype(np.int64)
+    edges[:, -1] = end
+    low = np.maximum(np.searchsorted(time_ns, edges[:, :-1], "right") - 1, 0)
+    high = np.maximum(np.searchsorted(time_ns, edges[:, 1:], "right"), low + 1)
+    return _maxima(level, low.ravel(), high.ravel()).reshape(low.shape)
+
+
+def _maxima(level: Ints, low: Ints, high: Ints) -> Ints:
+    """Return the maximum of each stretch LOW to HIGH, its end left out, none empty."""
+    if not len(low):
+        return np.zeros(0, np.int64)
+    edges = np.stack([low, high], 1).ravel()
+    # What lies from one stretch's end to the next one's beginning falls away. An
+    # end may be that of all, which reduceat takes only where something follows.
+    return np.maximum.reduceat(np.append(level, level[-1:]), edges)[::2]
 
 
 def _torch_peak(info: dict[str, Any], peak: Moment) -> dict[str, Any]:

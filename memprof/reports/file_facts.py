@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from memprof.recording import Recording
-from memprof.reports.units import count_text, counted, size_text
+from memprof.reports.units import count_text, counted, size_text, text_of
 
 _VERSIONS = ("memprof", "torch", "cuda", "python", "platform")
 _RUN = ("argv", "cwd", "host", "pid", "distributed", "schedule", "record_shapes")
@@ -123,4 +123,4 @@ def text(found: dict[str, Any]) -> str:
         taken = (found["sources"].get("driver") or {}).get("own_bytes") or {}
         cost += [f"{size_text(n)} on {name} (CUPTI)" for name, n in taken.items()]
         line("own cost", ", ".join(cost))
-    return "\n".join(lines) + "\n"
+    return text_of(lines)

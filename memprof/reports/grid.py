@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memprof.reports.units import one_line
+
 LEAST_CELL = 12
 """Columns of words are narrowed no further than that."""
 
@@ -44,6 +46,8 @@ def grid(
 ) -> list[str]:
     """Set LINES in columns, two spaces before and between them.
 
+    What a terminal would obey in a cell is written as escapes.
+
     Args:
         lines: cells, as many in each; the titles are the first.
         numbers: how many columns, from the left, are set to the right.
@@ -51,6 +55,7 @@ def grid(
     """
     if not lines:
         return []
+    lines = [[one_line(cell) for cell in line] for line in lines]
     sizes = widths(lines, [0] * len(lines[0]))
     if width is not None:
         spare = width - 2 * len(sizes) - sum(sizes[:numbers])

@@ -15,7 +15,14 @@ from memprof.reports.diff import when
 from memprof.reports.facts import run_name
 from memprof.reports.grid import grid, middle
 from memprof.reports.terminal import MIN_WIDTH
-from memprof.reports.units import count_text, counted, shares, size_text
+from memprof.reports.units import (
+    count_text,
+    counted,
+    one_line,
+    shares,
+    size_text,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from memprof.moment import Moment
@@ -143,7 +150,7 @@ def table_text(
         if rows
         else "  nothing was alive"
     )
-    return "\n".join(out) + "\n"
+    return text_of(out)
 
 
 def _amount(size: int, exact: bool) -> str:
@@ -272,7 +279,7 @@ def tree_text(
                 count_text(node["count"]),
             ]
         )
-        name = node["name"]
+        name = one_line(node["name"])
         if "rows" in node:
             name = f"other ({count_text(node['rows'])} more)"
         words.append(f"{'#' * round(BAR * share):<{BAR}}  {'  ' * level}{name}")
@@ -287,4 +294,4 @@ def tree_text(
         if width is not None:
             right = middle(right, max(width, MIN_WIDTH) - len(numbers[0]) - 2)
         out.append(f"{left.ljust(len(numbers[0]))}  {right}".rstrip())
-    return "\n".join(out) + "\n"
+    return text_of(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memprof.devices import device_name
-from memprof.reports.units import one_line, size_text
+from memprof.reports.units import size_text, text_of
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
@@ -80,7 +80,7 @@ class ModuleTable:
             )
             for name, line in zip(["module", *names], cells, strict=True)
         ]
-        return "\n".join(map(one_line, lines)) + "\n"
+        return text_of(lines)
 
     def __str__(self) -> str:
         return self.text()

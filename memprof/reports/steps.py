@@ -17,7 +17,7 @@ from memprof.reports.diff import signed
 from memprof.reports.facts import SPARK_COLUMNS, highest_columns, run_name
 from memprof.reports.grid import grid
 from memprof.reports.terminal import MIN_WIDTH
-from memprof.reports.units import counted, size_text, sparks
+from memprof.reports.units import counted, size_text, sparks, text_of
 from memprof.rows import CPU
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def text(
     )
     if names:
         out.append(f"  {', '.join(names)}: the highest level in that phase")
-    return "\n".join(out) + "\n"
+    return text_of(out)
 
 
 def _time(ns: int) -> str:

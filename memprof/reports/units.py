@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SPARKS = ".:-=+*#@"
@@ -46,6 +46,11 @@ def one_line(text: str) -> str:
         sign if sign.isprintable() else sign.encode("unicode_escape").decode()
         for sign in text
     )
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Return the lines of a report as its text; see ``one_line``."""
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 def shortened(name: str, width: int) -> str:

@@ -669,3 +669,31 @@ def test_hostile_names_keep_to_their_lines() -> None:
         assert "\\x1b[31mred\\nop" in text
     same = memprof.compare(recording, recording)
     assert all(line.isprintable() for line in str(same).split("\n"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_and_sparks_equal_a_naive_walk(seed: int) -> None:
+    recording = Recording(_core.from_events(random_stream(seed, 600), NAMES), None)
+    for device in recording.devices:
+        facts = recording.summary(device).to_dict()
+        samples = recording._sampled(recording._device(device), 0)
+        level, event = samples.bytes[:, 0].tolist(), samples.event.tolist()
+        time = [max(samples.time_ns[: i + 1].tolist()) for i in range(len(level))]
+        assert facts["steps"]
+        for step, columns in zip(facts["steps"], facts["sparks"], strict=True):
+            (row,) = [r for r in recording.steps if r["number"] == step["number"]]
+            before = [b for b, e in zip(level, event) if e <= row["begin_event"]]
+            inside = [
+                b
+                for b, e in zip(level, event)
+                if row["begin_event"] < e <= row["end_event"]
+            ]
+            held = before[-1:] + inside
+            assert step["peak_bytes"] == max(held)
+            assert step["end_bytes"] == held[-1]
+            start, end = int(row["start_ns"]), int(row["end_ns"])
+            edges = [start + (end - start) * i // 11 for i in range(12)]
+            for drawn, low, high in zip(columns, edges, edges[1:], strict=False):
+                first = max(sum(at <= low for at in time) - 1, 0)
+                last = max(sum(at <= high for at in time), first + 1)
+                assert drawn == max(level[first:last])
