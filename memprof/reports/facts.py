@@ -214,8 +214,10 @@ def _spark_columns(recording: Recording, peak: Moment) -> list[list[int]]:
     start, end = steps["start_ns"], steps["end_ns"]
     if not len(steps):
         start, end = time_ns[:1], time_ns[-1:]
-    highest = _highest(time_ns, samples.bytes[:, 0], start, end, SPARK_COLUMNS)
-    return highest.tolist()
+    drawn: list[list[int]] = _highest(
+        time_ns, samples.bytes[:, 0], start, end, SPARK_COLUMNS
+    ).tolist()
+    return drawn
 
 
 def highest_columns(
@@ -231,7 +233,8 @@ def highest_columns(
         columns: how many, of equal time.
     """
     one = np.array([[start], [end]], np.int64)
-    return _highest(time_ns, level, one[0], one[1], columns)[0].tolist()
+    highest: list[int] = _highest(time_ns, level, one[0], one[1], columns)[0].tolist()
+    return highest
 
 
 def _highest(time_ns: Ints, level: Ints, start: Ints, end: Ints, columns: int) -> Ints:
