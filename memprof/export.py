@@ -45,6 +45,27 @@ class Exports:
 
         export_memory_timeline(self._exported(), path, device)
 
+    def export_snapshot(self, path: Path, *, force: bool = False) -> None:
+        """Write PATH for torch's MemoryViz page (pytorch.org/memory_viz).
+
+        Also for ``torch/cuda/_memory_viz.py`` and ``memprof.load``. The CPU, if
+        recorded, is the device behind the last GPU.
+
+        Args:
+            path: the file, whole or not at all; ``.pickle``.
+            force: write it even if it has more than 1 GB, which browsers do not
+                open; from 200 MB on there is a warning.
+
+        Raises:
+            OSError: the file cannot be written; names the path.
+            MemprofError: it would be too large; or PATH is no regular file, or a
+                running profile streams to it.
+        """
+        from memprof.snapshots import export
+
+        recording = self._exported()
+        export(recording._core, path, recording._info_text(), force=force)
+
     def export_chrome_trace(
         self,
         path: Path,

@@ -28,6 +28,7 @@ from memprof.labelled import Labelled
 from memprof.module_facts import ModuleFacts
 from memprof.moment import Moment
 from memprof.outputs import Outputs
+from memprof.pages import Pages
 from memprof.peaks import highest, level
 from memprof.rows import (
     ALLOCATION_DTYPE,
@@ -103,7 +104,7 @@ TOTAL_CAUSES = _core.TOTAL_CAUSES
 TOTAL_MEMORIES = _core.TOTAL_MEMORIES
 
 
-class Recording(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
+class Recording(Texts, DriverFacts, ModuleFacts, Labelled, Pages, Exports, Outputs):
     """What a profile recorded; immutable.
 
     ``device`` arguments take an int, ``"cuda:0"``, ``"cpu"``, ``"cuda"`` or a
@@ -478,77 +479,6 @@ class Recording(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
             raise ValueError(f"group_by_stack_n={frames}: a number of frames, or 0")
         return OperatorAverages(self, self._device(device), min(frames, 2**32 - 1))
 
-    def report(
-        self,
-        path: str | os.PathLike[str],
-        device: object = None,
-        *,
-        paths: str = "relative",
-        source: bool = False,
-        compress: bool = True,
-        compare: Recording | None = None,
-    ) -> None:
-        """Write the report: one HTML file, to be opened without a network.
-
-        Args:
-            path: the file; one that is there is replaced.
-            device: only that device; None: all, opening on the one in use.
-            paths: of source files: ``"relative"`` to packages, without the home
-                folder; ``"full"``; ``"hash"``.
-            source: put the lines of source that stacks lead to into it.
-            compress: False: for browsers that cannot unpack.
-            compare: the run before, for the tab Compare.
-
-        Raises:
-            OSError: the file cannot be written.
-            MemprofError: the recording is too large for a page.
-            ValueError: no such device, or PATHS is none of these.
-        """
-        from memprof.reports.html import write
-
-        write(
-            self,
-            path,
-            device,
-            paths=paths,
-            source=source,
-            compress=compress,
-            compare=compare,
-        )
-
-    def export_html(self, path: str | os.PathLike[str], device: object = None) -> None:
-        """Write the report as ``report`` does, under the name of the exports."""
-        self.report(path, device)
-
-    def show(self, device: object = None, *, height: int = 600) -> Any:
-        """Return the report for a notebook, where it is shown in place.
-
-        Args:
-            device: see ``report``.
-            height: of the frame, in pixels.
-        """
-        from memprof.integrations.jupyter import Shown
-
-        return Shown(self, device, height)
-
-    def widget(self, device: object = None, *, height: int = 600) -> Any:
-        """Return the report as a notebook's widget: ``show`` of any size.
-
-        The notebook's file holds the table of the peak only: the data goes from the
-        kernel to the front end as bytes. Needs the package ``anywidget``; without it
-        a warning says so and this is ``show()``.
-
-        Args:
-            device: see ``report``.
-            height: of the frame, in pixels.
-
-        Raises:
-            ValueError: no such device, or HEIGHT is no height.
-        """
-        from memprof.integrations.widget import widget
-
-        return widget(self, device, height)
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to PATH, whole or not at all; labels included.
 
@@ -562,28 +492,6 @@ class Recording(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
         files.check_folder(path)
         target = files.save_target(path)
         self._core.save(target, self._info_text())
-
-    def export_snapshot(
-        self, path: str | os.PathLike[str], *, force: bool = False
-    ) -> None:
-        """Write PATH for torch's MemoryViz page (pytorch.org/memory_viz).
-
-        Also for ``torch/cuda/_memory_viz.py`` and ``memprof.load``. The CPU, if
-        recorded, is the device behind the last GPU.
-
-        Args:
-            path: the file, whole or not at all; ``.pickle``.
-            force: write it even if it has more than 1 GB, which browsers do not
-                open; from 200 MB on there is a warning.
-
-        Raises:
-            OSError: the file cannot be written; names the path.
-            MemprofError: it would be too large; or PATH is no regular file, or a
-                running profile streams to it.
-        """
-        from memprof.snapshots import export
-
-        export(self._core, path, self._info_text(), force=force)
 
     def _info_text(self) -> str:
         """Return the facts that go with a file, labels included."""

@@ -11,6 +11,7 @@ from memprof.export import Exports
 from memprof.labelled import Labelled
 from memprof.module_facts import ModuleFacts
 from memprof.outputs import Outputs
+from memprof.pages import Pages
 from memprof.texts import Texts
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from memprof.reports.text import Summary
 
 
-class Results(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
+class Results(Texts, DriverFacts, ModuleFacts, Labelled, Pages, Exports, Outputs):
     """Every method of ``Recording``, answered by ``self.recording``.
 
     While a window is open the answer is about what it holds so far; after it,
@@ -131,47 +132,9 @@ class Results(Texts, DriverFacts, ModuleFacts, Labelled, Exports, Outputs):
             device=device,
         )
 
-    def report(
-        self,
-        path: str | os.PathLike[str],
-        device: object = None,
-        *,
-        paths: str = "relative",
-        source: bool = False,
-        compress: bool = True,
-        compare: Recording | None = None,
-    ) -> None:
-        """See ``Recording.report``."""
-        self.recording.report(
-            path,
-            device,
-            paths=paths,
-            source=source,
-            compress=compress,
-            compare=compare,
-        )
-
-    def export_html(self, path: str | os.PathLike[str], device: object = None) -> None:
-        """See ``Recording.export_html``."""
-        self.recording.export_html(path, device)
-
-    def show(self, device: object = None, *, height: int = 600) -> Any:
-        """See ``Recording.show``."""
-        return self.recording.show(device, height=height)
-
-    def widget(self, device: object = None, *, height: int = 600) -> Any:
-        """See ``Recording.widget``."""
-        return self.recording.widget(device, height=height)
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """See ``Recording.save``."""
         self.recording.save(path)
-
-    def export_snapshot(
-        self, path: str | os.PathLike[str], *, force: bool = False
-    ) -> None:
-        """See ``Recording.export_snapshot``."""
-        self.recording.export_snapshot(path, force=force)
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None

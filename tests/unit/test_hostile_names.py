@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from events import KIND, rows
 
@@ -30,8 +32,10 @@ def file(tmp_path_factory):
         ]  # fmt: skip
     stack = [(BAD, f"/{BAD}.py", 7)]
     core = _core.from_events(rows(events), [BAD], [stack])
+    device = {"name": BAD, "total_bytes": 1 << 30}
+    core.info = json.dumps({"argv": [f"{BAD}.py"], "devices": {"cuda:0": device}})
     path = tmp_path_factory.mktemp("bad") / "bad.memprof"
-    Recording(core, {"argv": [f"{BAD}.py"], "devices": {"0": {"name": BAD}}}).save(path)
+    Recording(core).save(path)
     return path
 
 
