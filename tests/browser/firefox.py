@@ -30,6 +30,11 @@ PREFERENCES = {
     "network.proxy.allow_hijacking_localhost": True,
     "toolkit.telemetry.reportingpolicy.firstRun": False,
     "browser.shell.checkDefaultBrowser": False,
+    "dom.ipc.processPrelaunch.enabled": False,
+    "dom.ipc.processCount": 1,
+    "app.normandy.enabled": False,
+    "browser.newtabpage.enabled": False,
+    "extensions.getAddons.cache.enabled": False,
     "browser.download.folderList": 2,  # the folder that is named beside
 }
 # WebDriver's names of keys that are no character.
