@@ -31,6 +31,8 @@ class Flag(NamedTuple):
     """What the value may be; ``(FILES,)``; () is anything."""
     listed: bool
     """Whether the value may be several of the words, with commas between them."""
+    rest: bool
+    """Whether all behind its value is another program's."""
 
 
 class Verb(NamedTuple):
@@ -43,24 +45,29 @@ class Verb(NamedTuple):
     """Of its positional arguments, where they are not files."""
     files: bool
     """Whether its positional arguments are files."""
+    runs: bool
+    """Whether all behind its first positional argument is another program's."""
 
 
 def verbs(top: Top) -> list[Verb]:
     """Return the verbs of a parser, aliases included."""
     found = []
     for name, parser in top.verbs.items():
-        flags, words, files = [], [], False
+        flags, words, files, runs = [], [], False, False
         for action in parser._actions:
             if not action.option_strings:
                 words += [str(word) for word in action.choices or ()]
                 files |= not action.choices
+                runs |= action.nargs == argparse.REMAINDER
                 continue
             what = _plain(action.help or "")
             names = tuple(action.option_strings)
             listed = hasattr(action.type, "known")
-            flags.append(Flag(names, what, action.nargs != 0, _words(action), listed))
+            rest = action.nargs == argparse.REMAINDER
+            takes = action.nargs != 0
+            flags.append(Flag(names, what, takes, _words(action), listed, rest))
         what = _plain(parser.description or "")
-        found.append(Verb(name, what, tuple(flags), tuple(words), files))
+        found.append(Verb(name, what, tuple(flags), tuple(words), files, runs))
     return found
 
 
@@ -112,6 +119,13 @@ def _offer(flag: Flag) -> str:
     return " ".join((offer, *map(_quoted, flag.words)))
 
 
+def _program(one: Verb) -> str:
+    """Return the arguments of the test for another program's: flags of two kinds."""
+    rest = [name for name, flag in _valued(one) if flag.rest]
+    others = [name for name, flag in _valued(one) if not flag.rest]
+    return f"{_quoted(' '.join(rest))} {_quoted(' '.join(others))}"
+
+
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
@@ -136,6 +150,21 @@ _memprof_list() {
     case "$cur" in *,*) head="${cur%,*}," ;; esac
     mapfile -t COMPREPLY < <(compgen -P "$head" -W "$*" -- "${cur##*,}")
 }
+# Does the word belong to the program? $1: flags that name one; $2: others with a value
+_memprof_in_program() {
+    local i
+    for ((i = 2; i < COMP_CWORD; i++)); do
+        if [[ " $1 " == *" ${COMP_WORDS[i]} "* ]]; then
+            [ $((i + 1)) -ge "$COMP_CWORD" ] || return 0
+        elif [[ " $2 " == *" ${COMP_WORDS[i]} "* ]]; then
+            i=$((i + 1))
+            [ "${COMP_WORDS[i]}" != "=" ] || i=$((i + 1))
+        elif [[ "${COMP_WORDS[i]}" != -* ]]; then
+            return 0
+        fi
+    done
+    return 1
+}
 _memprof() {
     local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}"
     local verb="${COMP_WORDS[1]}" flags="" files=""
@@ -156,8 +185,16 @@ def _bash(found: list[Verb]) -> list[str]:
         f"        _memprof_words {names} --help --version",
         "        return",
         "    fi",
-        '    case "$verb $prev" in',
     ]
+    for one in filter(lambda one: one.runs, found):
+        out += [
+            f'    if [ "$verb" = {one.name} ] && '
+            f"_memprof_in_program {_program(one)}; then",
+            "        _memprof_files",
+            "        return",
+            "    fi",
+        ]
+    out.append('    case "$verb $prev" in')
     for one in found:
         for name, flag in _valued(one):
             pattern = _quoted(f"{one.name} {name}")
@@ -204,13 +241,23 @@ _memprof_list() {
     compset -P '*,'
     compadd -q -S , -- "$@"
 }
+# Does the word belong to the program? $1: flags that name one; $2: others with a value
+_memprof_in_program() {
+    local -i i
+    for (( i = 3; i < CURRENT; i++ )); do
+        if [[ " $1 " == *" $words[i] "* ]]; then
+            (( i + 1 >= CURRENT )) || return 0
+        elif [[ " $2 " == *" $words[i] "* ]]; then
+            (( i += 1 ))
+        elif [[ $words[i] != -* ]]; then
+            return 0
+        fi
+    done
+    return 1
+}
 _memprof() {
     local -a items
     local flag=$words[CURRENT-1]
-    if (( CURRENT > 2 )) && [[ $PREFIX == --*=* ]]; then
-        flag=${PREFIX%%=*}
-        compset -P 1 '*='
-    fi
 """
 
 
@@ -230,6 +277,20 @@ def _zsh(found: list[Verb]) -> list[str]:
         "        )",
         "        _describe verb items",
         "        return",
+        "    fi",
+    ]
+    for one in filter(lambda one: one.runs, found):
+        out += [
+            f"    if [[ $words[2] == {one.name} ]] && "
+            f"_memprof_in_program {_program(one)}; then",
+            "        _memprof_files",
+            "        return",
+            "    fi",
+        ]
+    out += [
+        "    if [[ $PREFIX == --*=* ]]; then",
+        "        flag=${PREFIX%%=*}",
+        "        compset -P 1 '*='",
         "    fi",
         '    case "$words[2] $flag" in',
     ]
@@ -286,6 +347,22 @@ end
 function __memprof_no_verb
     test (count (commandline -opc)) -eq 1
 end
+# Does the word belong to the program? $1: flags that name one; $2: others with a value
+function __memprof_in_program -a rest valued
+    set -l typed (commandline -opc)
+    set -l i 3
+    while test $i -le (count $typed)
+        if contains -- $typed[$i] (string split ' ' -- $rest)
+            test $i -eq (count $typed); or return 0
+        else if contains -- $typed[$i] (string split ' ' -- $valued)
+            set i (math $i + 1)
+        else if not string match -q -- '-*' $typed[$i]
+            return 0
+        end
+        set i (math $i + 1)
+    end
+    return 1
+end
 function __memprof_list
     set -l value (commandline -ct | string replace -r -- '^--[^=]*=' '')
     set -l head (string replace -r -- '[^,]*$' '' "$value")
@@ -314,7 +391,16 @@ def _fish(found: list[Verb]) -> list[str]:
             f"-a {one.name} -d {quoted(one.what)}"
         )
     for one in found:
-        head = f"complete -c memprof -n '__memprof_verb {one.name}'"
+        test = f"__memprof_verb {one.name}"
+        if one.runs:
+            own = f"__memprof_verb_{one.name}"
+            out += [
+                f"function {own}",
+                f"    {test}; and not __memprof_in_program {_program(one)}",
+                "end",
+            ]
+            test = own
+        head = f"complete -c memprof -n {_quoted(test)}"
         if not one.files:
             words = f" -a {quoted(' '.join(one.words))}" if one.words else ""
             out.append(f"{head} -f{words}")

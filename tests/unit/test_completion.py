@@ -63,6 +63,14 @@ CASES = {
     "run -o ru": {"run one.memprof"},
     "selftest --html ru": {"run one.memprof"},
     "doctor ru": set(),
+    # What follows a program's name is the program's.
+    "run --steps new --ou": {"--output"},
+    "run --steps=new --ou": {"--output"},
+    "run -m ru": set(),
+    "run -m pack ru": {"run one.memprof"},
+    "run -m pack --ou": set(),
+    "run -o a train.py --ou": set(),
+    "run train.py --steps ru": {"run one.memprof"},
     "completion ": set(SHELLS),
 }
 
