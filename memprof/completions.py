@@ -150,7 +150,7 @@ _memprof_list() {
     case "$cur" in *,*) head="${cur%,*}," ;; esac
     mapfile -t COMPREPLY < <(compgen -P "$head" -W "$*" -- "${cur##*,}")
 }
-# Does the word belong to the program? $1: flags that name one; $2: others with a value
+# Does the word belong to the program? Flags that name one; others that have a value
 _memprof_in_program() {
     local i
     for ((i = 2; i < COMP_CWORD; i++)); do
@@ -241,7 +241,7 @@ _memprof_list() {
     compset -P '*,'
     compadd -q -S , -- "$@"
 }
-# Does the word belong to the program? $1: flags that name one; $2: others with a value
+# Does the word belong to the program? Flags that name one; others that have a value
 _memprof_in_program() {
     local -i i
     for (( i = 3; i < CURRENT; i++ )); do
@@ -347,7 +347,7 @@ end
 function __memprof_no_verb
     test (count (commandline -opc)) -eq 1
 end
-# Does the word belong to the program? $1: flags that name one; $2: others with a value
+# Does the word belong to the program? Flags that name one; others that have a value
 function __memprof_in_program -a rest valued
     set -l typed (commandline -opc)
     set -l i 3
