@@ -31,7 +31,7 @@ help:
 	@echo "make bench-gpu      benchmarks on a GPU"
 	@echo "make lint           clang-format, clang-tidy, ruff, mypy"
 	@echo "make format         let clang-format and ruff rewrite the files"
-	@echo "make browser-tools  what the tests of the report need, chromium aside"
+	@echo "make browser-tools  what the tests of the report need, browsers aside"
 	@echo "make asan           C tests under AddressSanitizer and UBSan, leaks included"
 	@echo "make tsan           C tests under ThreadSanitizer"
 	@echo "make fuzz           the readers under libFuzzer, a minute each"
@@ -129,11 +129,15 @@ plugin-test: build
 	    echo "plugin-test failed under pytest$$failed" >&2; exit 1; \
 	fi
 
-# Chromium itself is Debian's: apt-get install chromium.
+# The browsers themselves are Debian's: apt-get install chromium firefox-esr.
 browser-tools: $(DEPS)
 	@$(VPY) tools/bootstrap.py $(VENV) --browser
-	@command -v chromium >/dev/null || \
-	    echo "now install the browser: apt-get install chromium"
+	@missing=; \
+	for browser in chromium firefox-esr; do \
+	    command -v $$browser >/dev/null || missing="$$missing $$browser"; \
+	done; \
+	test -z "$$missing" || \
+	    echo "now install what is missing: apt-get install$$missing"
 
 bench: build
 	@$(VPY) benchmarks/hook.py

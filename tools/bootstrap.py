@@ -48,10 +48,11 @@ PLUGIN_PACKAGES = {
     "pytest_asyncio": "pytest-asyncio",
     "anyio": "anyio",
 }
-# For the report: a browser's driver, an audit, a notebook to execute. For the command
-# line: what reads its schemas, and what emphasises on terminals.
+# For the report: what drives Chromium and Firefox, an audit, a notebook to execute. For
+# the command line: what reads its schemas, and what emphasises on terminals.
 BROWSER_PACKAGES = {
     "playwright": "playwright>=1.45",
+    "websocket": "websocket-client>=1.6",
     "axe_playwright_python": "axe-playwright-python>=0.1.4",
     "nbclient": "nbclient>=0.9",
     "anywidget": "anywidget>=0.9",
@@ -234,7 +235,7 @@ def set_up_pytest(python: Path, major: str) -> None:
 
 
 def set_up_browser(python: Path) -> None:
-    """Install what the tests of the report need beside Chromium."""
+    """Install what the tests of the report need beside the browsers."""
     there = can_import(python, list(BROWSER_PACKAGES))
     missing = [v for k, v in BROWSER_PACKAGES.items() if k not in there]
     if missing and not pip_install(python, missing):

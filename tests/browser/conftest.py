@@ -1,8 +1,8 @@
-"""A headless Chromium for the tests of the report; said once if there is none.
+"""Headless browsers for the tests of the report; said once if there is none.
 
-Chromium is Debian's (``apt-get install chromium``) or what ``MEMPROF_CHROMIUM``
-names; Playwright and axe come from ``make browser-tools``.
-``MEMPROF_REQUIRE_BROWSER=1`` turns the skip into a failure: for CI.
+Chromium and Firefox are Debian's (``apt-get install chromium firefox-esr``) or what
+``MEMPROF_CHROMIUM`` and ``MEMPROF_FIREFOX`` name; what drives them comes from ``make
+browser-tools``. ``MEMPROF_REQUIRE_BROWSER=1`` turns a skip into a failure: for CI.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "unit"))  # events.py
 
-NEEDS = pytest.StashKey[str]()
+import firefox as fox  # noqa: E402
+
+NEEDS = pytest.StashKey[list[str]]()
+TRIED = pytest.StashKey[str]()
 
 
 def chromium() -> str | None:
@@ -49,23 +52,34 @@ def why_not() -> str:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Skip the browser's tests where there is no browser."""
-    mine = [
-        item
-        for item in items
-        if HERE in item.path.parents and "browser" in getattr(item, "fixturenames", ())
-    ]
-    missing = why_not() if mine else ""
-    if missing and not os.environ.get("MEMPROF_REQUIRE_BROWSER"):
-        reason = f"no browser: {missing} missing; `make browser-tools`"
-        for item in mine:
-            item.add_marker(pytest.mark.skip(reason=reason))
-        config.stash[NEEDS] = f"{len(mine)} browser tests skipped: {missing} missing"
+    """Skip a browser's tests where there is no such browser."""
+    config.stash[NEEDS] = []
+    for fixture, why in (("browser", why_not), ("firefox", fox.why_not)):
+        mine = [
+            item
+            for item in items
+            if HERE in item.path.parents
+            and fixture in getattr(item, "fixturenames", ())
+        ]
+        missing = why() if mine else ""
+        if missing and not os.environ.get("MEMPROF_REQUIRE_BROWSER"):
+            reason = f"no {fixture}: {missing} missing; `make browser-tools`"
+            for item in mine:
+                item.add_marker(pytest.mark.skip(reason=reason))
+            config.stash[NEEDS].append(
+                f"{len(mine)} {fixture} tests skipped: {missing} missing"
+            )
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
-    """Say once, in one line, that the browser's tests do not run."""
+    """Say once, in one line, that a browser's tests do not run."""
     return config.stash.get(NEEDS, [])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which Firefox it was: Debian's is another every year."""
+    if TRIED in config.stash:
+        terminalreporter.write_line(config.stash[TRIED])
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +96,20 @@ def browser() -> Iterator[Any]:
         )
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def firefox(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fox.Firefox]:
+    """A Firefox for the session."""
+    missing = fox.why_not()
+    if missing:
+        pytest.fail(f"MEMPROF_REQUIRE_BROWSER is set, but {missing} missing")
+    started = fox.Firefox(tmp_path_factory.mktemp("firefox"))
+    pytestconfig.stash[TRIED] = f"the report was tried in Firefox {started.version}"
+    yield started
+    started.close()
 
 
 class Opened:
