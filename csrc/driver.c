@@ -1,5 +1,6 @@
 /* driver.c - the driver's memory, seen from Python: CUPTI on and off, and
  * what a recording holds of the ledger. */
+#include "accounts.h"
 #include "cupti_calls.h"
 #include "cupti_listener.h"
 #include "mem.h"
@@ -151,17 +152,17 @@ mp_driver_accounts(PyObject *self, PyObject *argument)
     if (event == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    mp_driver_account_t *accounts;
+    mp_account_t *accounts;
     size_t count;
     mp_status_t status;
     Py_BEGIN_ALLOW_THREADS status =
-        mp_ledger_accounts(ledger, event, &accounts, &count);
+        mp_accounts_at(ledger, event, &accounts, &count);
     Py_END_ALLOW_THREADS if (status != MP_OK)
     {
         return mp_raise(state, status, "the driver's accounts", 0, NULL);
     }
-    return mp_rows_new(state, accounts, count * sizeof(mp_driver_account_t),
-                       NULL, mp_free);
+    return mp_rows_new(state, accounts, count * sizeof(mp_account_t), NULL,
+                       mp_free);
 }
 
 PyObject *

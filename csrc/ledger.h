@@ -50,21 +50,6 @@ mp_driver_bytes(const mp_driver_life_t *row)
     return row->flags & (MP_FLAG_FOREIGN | MP_FLAG_GRAPH) ? 0 : row->size;
 }
 
-/* What one owner holds in one group of one device: 48 bytes, for NumPy. */
-typedef struct {
-    int64_t bytes; /* at the event asked for */
-    int64_t peak;  /* highest up to it */
-    int64_t total; /* all that was taken up to it */
-    int64_t count; /* entries at it */
-    int64_t taken; /* entries taken up to it */
-    uint32_t owner;
-    int16_t device;
-    uint8_t group;
-    uint8_t is_torch;
-} mp_driver_account_t;
-
-_Static_assert(sizeof(mp_driver_account_t) == 48, "the NumPy dtype says so");
-
 /* A stretch in which nobody listened: 40 bytes, for NumPy. */
 typedef struct {
     int64_t begin_event;
@@ -116,12 +101,6 @@ const mp_driver_life_t *mp_ledger_rows(const mp_ledger_t *ledger,
 const mp_driver_gap_t *mp_ledger_gaps(const mp_ledger_t *ledger,
                                       size_t *count);
 void mp_ledger_counts(const mp_ledger_t *ledger, mp_ledger_counts_t *counts);
-
-/* What everybody holds after event INDEX (-1: at the start), a row for each
- * device, group, owner and whether it is torch's, which the caller frees with
- * mp_free.  LEDGER keeps its dead, or is NULL. */
-mp_status_t mp_ledger_accounts(const mp_ledger_t *ledger, int64_t index,
-                               mp_driver_account_t **accounts, size_t *count);
 
 size_t mp_ledger_bytes(const mp_ledger_t *ledger); /* memory held */
 

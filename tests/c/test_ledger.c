@@ -1,4 +1,5 @@
 /* test_ledger.c - what is held of the driver: the replay, without CUPTI. */
+#include "accounts.h"
 #include "mem.h"
 #include "mp_test.h"
 #include "tracker.h"
@@ -100,14 +101,14 @@ counts(const mp_tracker_t *tracker)
 }
 
 /* What GROUP holds after EVENT, all owners and devices together. */
-static mp_driver_account_t
+static mp_account_t
 held_at(const mp_tracker_t *tracker, unsigned group, int64_t event)
 {
-    mp_driver_account_t *accounts;
+    mp_account_t *accounts;
     size_t count;
-    mp_driver_account_t sum = {0};
-    MP_CHECK(mp_ledger_accounts(mp_tracker_ledger(tracker), event, &accounts,
-                                &count) == MP_OK);
+    mp_account_t sum = {0};
+    MP_CHECK(mp_accounts_at(mp_tracker_ledger(tracker), event, &accounts,
+                            &count) == MP_OK);
     for (size_t i = 0; i < count; i++) {
         if (accounts[i].group == group) {
             sum.bytes += accounts[i].bytes;
@@ -121,7 +122,7 @@ held_at(const mp_tracker_t *tracker, unsigned group, int64_t event)
     return sum;
 }
 
-static mp_driver_account_t
+static mp_account_t
 held(const mp_tracker_t *tracker, unsigned group)
 {
     return held_at(tracker, group, INT64_MAX);
@@ -152,7 +153,7 @@ test_ledger_keeps_a_row_a_life_and_accounts_at_any_event(void)
     MP_CHECK_EQ(held_at(tracker, MP_DRIVER_DEVICE, -1).count, 0);
     MP_CHECK_EQ(held_at(tracker, MP_DRIVER_DEVICE, 0).bytes, 100);
     MP_CHECK_EQ(held_at(tracker, MP_DRIVER_DEVICE, 2).bytes, 30);
-    mp_driver_account_t end = held(tracker, MP_DRIVER_DEVICE);
+    mp_account_t end = held(tracker, MP_DRIVER_DEVICE);
     MP_CHECK_EQ(end.bytes, 80);
     MP_CHECK_EQ(end.peak, 130);
     MP_CHECK_EQ(end.total, 180);
@@ -342,10 +343,10 @@ test_ledger_marks_segments_of_torch_whoever_asked(void)
     MP_CHECK_EQ(counts(tracker).disagreements, 1);
     take(tracker, MP_DRIVER_DEVICE, 0x3000, 300); /* NCCL's own */
     MP_CHECK_EQ(row(tracker, 2)->is_torch, 0);
-    mp_driver_account_t *accounts;
+    mp_account_t *accounts;
     size_t count;
-    MP_CHECK(mp_ledger_accounts(mp_tracker_ledger(tracker), INT64_MAX,
-                                &accounts, &count) == MP_OK);
+    MP_CHECK(mp_accounts_at(mp_tracker_ledger(tracker), INT64_MAX, &accounts,
+                            &count) == MP_OK);
     MP_CHECK_EQ(count, 3);
     int64_t outside = 0;
     for (size_t i = 0; i < count; i++) {
