@@ -3,19 +3,14 @@
 #include "hook.h"
 #include "mem.h"
 #include "op_table.h"
-#include "outfile.h"
 #include "recording.h"
+#include "recording_save.h"
 #include "stack_paths.h"
 #include "state.h"
 #include "timeline.h"
 #include "totals.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAX_DEVICES 256
 
@@ -522,56 +517,6 @@ recording_op_table(PyObject *self, PyObject *args)
     return Py_BuildValue("(NN)", rows, bytes);
 }
 
-/* A file of the name TEMPORARY that nobody else may read: what it takes the
- * place of may be private.  False: it is made by whoever opens it. */
-static bool
-make_private(const char *temporary)
-{
-    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    return file >= 0 && close(file) == 0;
-}
-
-/* Write everything to TEMPORARY and move it to PATH, whose mode stays if it is
- * there.  Without the GIL. */
-static mp_status_t
-save_to(const recording_t *recording, const char *path, const char *temporary,
-        const char *info, size_t info_length, int *saved_errno)
-{
-    mp_recording_writer_t *writer;
-    struct stat before;
-    bool replaces = stat(path, &before) == 0 && make_private(temporary);
-    mp_status_t status = mp_recording_writer_open(
-        temporary, recording->intern, recording->start_ns,
-        recording->start_wall_ns, &writer, saved_errno);
-    if (status != MP_OK) {
-        (void)remove(temporary);
-        return status;
-    }
-    errno = 0;
-    status = mp_recording_writer_append(writer, recording->events,
-                                        recording->count);
-    int append_errno = errno;
-    mp_status_t closed = mp_recording_writer_close(
-        writer, info, info_length, recording->dropped, saved_errno);
-    if (status != MP_OK && *saved_errno == 0) {
-        *saved_errno = append_errno;
-    }
-    if (status == MP_OK) {
-        status = closed;
-    }
-    if (status == MP_OK && replaces) {
-        (void)chmod(temporary, before.st_mode & 07777);
-    }
-    if (status == MP_OK && rename(temporary, path) != 0) {
-        *saved_errno = errno;
-        status = MP_ERR_IO;
-    }
-    if (status != MP_OK) {
-        (void)remove(temporary);
-    }
-    return status;
-}
-
 static PyObject *
 recording_save(PyObject *self, PyObject *args)
 {
@@ -588,20 +533,23 @@ recording_save(PyObject *self, PyObject *args)
         Py_XDECREF(bytes);
         return NULL;
     }
-    const char *to = PyBytes_AS_STRING(bytes);
-    char *by = mp_outfile_beside(to);
-    if (by == NULL) {
-        Py_DECREF(bytes);
-        return PyErr_NoMemory();
-    }
+    mp_recording_content_t content = {
+        .events = recording->events,
+        .count = recording->count,
+        .intern = recording->intern,
+        .start_ns = recording->start_ns,
+        .start_wall_ns = recording->start_wall_ns,
+        .dropped = recording->dropped,
+        .info = info,
+        .info_length = (size_t)info_length,
+    };
     PyObject *pinned = Py_NewRef(told);
     int saved_errno = 0;
     mp_status_t status;
     Py_BEGIN_ALLOW_THREADS status =
-        save_to(recording, to, by, info, (size_t)info_length, &saved_errno);
+        mp_recording_save(&content, PyBytes_AS_STRING(bytes), &saved_errno);
     Py_END_ALLOW_THREADS Py_DECREF(pinned);
     Py_DECREF(bytes);
-    mp_free(by);
     if (status != MP_OK) {
         return mp_raise(mp_state_of_type(Py_TYPE(self)), status,
                         "saving the recording", saved_errno, path);
