@@ -34,9 +34,11 @@ def unpacked(data: bytes) -> tuple[dict[str, np.ndarray], object]:
     for one in header["cols"]:
         raw = data[base + one["off"] : base + one["off"] + one["len"]]
         assert one["off"] % 8 == 0
-        dtype = {"u8": "u1", "u32": "<u4", "f64": "<f8"}[one["dtype"]]
+        dtypes = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f64": "<f8"}
+        dtype = dtypes[one["dtype"]]
         width = np.dtype(dtype).itemsize
         if "p" in one["enc"]:
+            raw += bytes(one["n"] * width - len(raw))  # planes of zeros are left out
             planes = [raw[i * one["n"] : (i + 1) * one["n"]] for i in range(width)]
             raw = bytes(byte for row in zip(*planes, strict=True) for byte in row)
         values = np.frombuffer(raw, dtype)

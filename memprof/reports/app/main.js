@@ -11,7 +11,7 @@ let ready = false;
 /** @type {any} */
 const view = {
   d: 0, cursor: -1, /** @type {number | null} */ b: null, v0: 0, v1: 1, axis: "time", tab: "cursor", q: "",
-  /** @type {{mask: Uint8Array, count: number, level?: Float64Array} | null} */ hits: null,
+  /** @type {{mask: Uint8Array, count: number, level?: HitLevels} | null} */ hits: null,
   problem: "", group: "blame", blame: "allocated", depth: 2, marked: false, theme: "",
 };
 
@@ -171,19 +171,10 @@ function search() {
   }
 }
 
-/** Bytes of the hits after each event; [0]: before the first. @param {Device} device */
+/** Bytes of the hits after events. @param {Device} device @returns {HitLevels} */
 function hitLevels(device) {
   const hits = /** @type {NonNullable<typeof view.hits>} */ (view.hits);
-  if (!hits.level) {
-    const level = hits.level = new Float64Array(device.nE + 2);
-    for (let a = 0; a < device.nA; a++) {
-      if (!hits.mask[a]) continue;
-      const s = device.bytes(a);
-      level[device.birth[a]] += s;
-      level[device.death[a] + 1] -= s;
-    }
-    for (let e = 1; e < level.length; e++) level[e] += level[e - 1];
-  }
+  if (!hits.level) hits.level = new HitLevels(device, hits.mask);
   return hits.level;
 }
 
@@ -366,6 +357,7 @@ function shownTabs() {
 
 function showTab() {
   if (!shownTabs().includes(view.tab)) view.tab = "cursor";
+  for (const [name, tab] of Object.entries(tabs)) if (name !== view.tab && tab.rest) tab.rest();
   byId("tabs").replaceChildren(...shownTabs().map((name) => h("button", {
     role: "tab", id: `tab-${name}`, test: `tab-${name}`, "aria-selected": name === view.tab, "aria-controls": "panel",
     tabindex: name === view.tab ? 0 : -1, onclick: () => change({ tab: name }),
@@ -459,7 +451,7 @@ function showStatus() {
     h("span", { test: "range" }, `${shown} (${how})`));
   let text = view.problem;
   if (view.hits) {
-    const level = hitLevels(device)[view.cursor + 1];
+    const level = hitLevels(device).at(view.cursor);
     text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor${device.meta.folded ? " (folded ones are not searched)" : ""}`;
   }
   const out = byId("found");
