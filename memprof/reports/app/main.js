@@ -35,7 +35,7 @@ function wholeView(device) {
 /** @type {Set<any>} */ const waiting = new Set();
 let asked = 0;
 
-/** @param {any} what "overview", "over", "tab", or a table */
+/** @param {any} what "overview", "over", "tab", "status", or a table */
 function later(what) {
   waiting.add(what);
   if (!asked) asked = requestAnimationFrame(frame);
@@ -52,7 +52,7 @@ function frame() {
     if (work.includes("tab") && current()) tabs[view.tab].render();
     else if (work.includes("overview") && view.tab === "lanes" && current()) tabs.lanes.draw();
     for (const table of work) if (table instanceof Table && table.box.isConnected) table.draw();
-    if (work.includes("overview") || work.includes("tab")) showStatus();
+    if (work.includes("overview") || work.includes("tab") || work.includes("status")) showStatus();
   } catch (error) {
     problem(error);
   }
@@ -154,6 +154,7 @@ function change(patch) {
   later(onlyCursor ? "over" : "overview");
   // What does not depend on the cursor is not drawn anew for it.
   if (!("cursor" in patch && onlyCursor) || ["cursor", "frag", "all", "lanes"].includes(view.tab)) later("tab");
+  else later("status"); // it tells of the cursor whatever tab is shown
   if ("tab" in patch || "q" in patch || "d" in patch) saveState(true);
   else saveSoon("cursor" in patch);
 }
