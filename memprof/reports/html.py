@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 APP = Path(__file__).parent / "app"
 SCRIPTS = (
-    *("base", "decode", "driver", "groups", "model", "filter", "bands", "overview"),
+    *("base", "decode", "driver", "groups", "ascending", "model", "filter", "hits"),
+    *("bands", "overview"),
     *("table", "chart"),
     *("tab_cursor", "tab_stairs", "tab_leaks", "tab_address", "tab_compare"),
     *("tab_all", "keys", "main"),

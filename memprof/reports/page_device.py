@@ -302,13 +302,17 @@ class Device:
     # -- events ----------------------------------------------------------------
 
     def events(self) -> list[Column]:
-        """Return the columns of events: number, time, reserved bytes."""
+        """Return the columns of events: number, time, reserved bytes.
+
+        ``gap`` is what an event's number is above the one before, ``dt`` the same
+        for microseconds; the page keeps gaps, as they are: they are small.
+        """
         event = self.event
         times = self.recording._times()[event] if len(event) else event
         start = int(self.recording._core.start_ns)
         us = np.maximum(times - start, 0) // 1000
         found = [
-            column("event", event, enc="dp"),
+            column("gap", np.diff(event, prepend=0)),
             column("dt", np.diff(us, prepend=0), "f64" if _long(us) else "u32"),
             column("oom", self.rank(self.oom_events)),
         ]

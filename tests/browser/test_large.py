@@ -12,11 +12,26 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from report import training
 
+from memprof.reports.units import size_text
+
+# Bytes of heap: of the page itself, and of an allocation, of which 56 were measured
+# (132 with arrays all of 32 and 64 bits).  With fewer sites it is less.
+BASE, BYTES = 5e6, 75
+
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     recording = training(200_000)
     path = tmp_path_factory.mktemp("large") / "r.html"
+    recording.report(path)
+    return recording, path
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Many of which nothing repeats."""
+    recording = training(200_000, periodic=False)
+    path = tmp_path_factory.mktemp("unlike") / "r.html"
     recording.report(path)
     return recording, path
 
@@ -38,6 +53,73 @@ def test_many_allocations_are_exact_at_every_zoom(opened, many):
     assert not drawn["exact"]
     assert max(drawn["total"]) == recording.peak().requested
     page.check_quiet()
+
+
+def test_what_the_page_holds_is_little(opened, unlike):
+    """Of a million allocations 150 MB of JavaScript's heap is the budget; after a
+    collection, so that it is what the page holds."""
+    recording, path = unlike
+    page = opened(path)
+    page.js("memprof.search('attn')")
+    for tab in ("all", "leaks", "lanes", "frag", "cursor"):
+        page.js("(tab) => memprof.select({tab})", tab)
+        page.settle()
+    inspector = page.page.context.new_cdp_session(page.page)
+    inspector.send("HeapProfiler.enable")
+    inspector.send("HeapProfiler.collectGarbage")
+    heap = inspector.send("Runtime.getHeapUsage")
+    held = heap["usedSize"] + heap["backingStorageSize"]
+    count = len(recording.allocations("cuda:0"))
+    assert count > 190_000
+    assert held < BASE + BYTES * count, (held - BASE) / count
+    page.check_quiet()
+
+
+FOUND = """async (events) => {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const said = [];
+  for (const event of events) {
+    memprof.select({cursor: event});
+    await frame();
+    await frame();
+    const text = document.querySelector("[data-testid=found]").textContent;
+    said.push([memprof.eventNumber(event), text]);
+  }
+  return said;
+}"""
+
+
+def test_bytes_of_what_is_found_are_exact_at_any_event(opened, unlike):
+    recording, path = unlike
+    page = opened(path, "#tab=leaks&q=module:attn")
+    lives = recording.allocations("cuda:0")
+    mine = lives[["attn" in recording.op(int(i)) for i in lives["module"]]]
+    assert 0 < len(mine) < len(lives)
+    last = page.js("memprof.meta().devices[0].events") - 1
+    chance = random.Random(2)
+    # The peak is its block's highest event, whose bytes are remembered.
+    chosen = [-1, 0, last, *[page.js("memprof.meta().devices[0].peak.event")] * 2]
+    chosen += [chance.randint(0, last) for _ in range(15)]
+    for event, said in page.js(FOUND, chosen):
+        alive = (mine["born_event"] <= event) & (
+            (mine["died_event"] < 0) | (mine["died_event"] > event)
+        )
+        assert said.endswith(
+            f" hits, {size_text(int(mine['size'][alive].sum()))} at cursor"
+        )
+    page.check_quiet()
+
+
+def test_a_page_saved_while_it_is_shown_opens_again(opened, tmp_path):
+    """Browsers save the document as it is then: the data must still be in it."""
+    recording = training(2_000)
+    recording.report(tmp_path / "r.html")
+    page = opened(tmp_path / "r.html")
+    copy = tmp_path / "copy.html"
+    copy.write_text(page.page.content(), "utf-8")
+    again = opened(copy)
+    assert again.js("memprof.peak().bytes") == recording.peak().requested
+    assert again.js("memprof.errors()") == []
 
 
 def test_the_end_of_a_long_table_is_reached(opened, many):

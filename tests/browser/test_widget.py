@@ -129,6 +129,37 @@ def test_a_front_end_shows_the_same_report(opened, made, golden):
     assert [url for url in page.asked if not url.startswith(("data:", "about:"))] == []
 
 
+def test_blocks_may_be_views_of_one_buffer(opened, made, golden):
+    page = opened()
+    state = state_of(made)
+    blocks = {k: base64.b64encode(b).decode() for k, b in state["blocks"].items()}
+    page.js(
+        """({text, blocks}) => {
+          const parts = Object.entries(blocks).map(
+            ([name, b]) => [name, Uint8Array.from(atob(b), (c) => c.charCodeAt(0))]);
+          const all = new Uint8Array(parts.reduce((n, [, b]) => n + b.length, 0));
+          const views = {};
+          let at = 0;
+          for (const [name, b] of parts) {
+            all.set(b, at);
+            views[name] = new DataView(all.buffer, at, b.length);
+            at += b.length;
+          }
+          addEventListener("message", (event) => {
+            event.source.postMessage({memprof: views}, "*");
+          });
+          const frame = document.createElement("iframe");
+          frame.setAttribute("sandbox", "allow-scripts");
+          frame.srcdoc = text;
+          document.body.append(frame);
+        }""",
+        {"text": state["page"], "blocks": blocks},
+    )
+    (frame,) = page.page.frames[1:]
+    ready(page, frame)
+    assert frame.evaluate("memprof.peak().bytes") == golden.peak().requested
+
+
 def test_only_the_owner_of_the_frame_may_send_data(opened, made):
     page = opened()
     state = state_of(made)

@@ -34,9 +34,11 @@ def unpacked(data: bytes) -> tuple[dict[str, np.ndarray], object]:
     for one in header["cols"]:
         raw = data[base + one["off"] : base + one["off"] + one["len"]]
         assert one["off"] % 8 == 0
-        dtype = {"u8": "u1", "u32": "<u4", "f64": "<f8"}[one["dtype"]]
+        dtypes = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f64": "<f8"}
+        dtype = dtypes[one["dtype"]]
         width = np.dtype(dtype).itemsize
         if "p" in one["enc"]:
+            raw += bytes(one["n"] * width - len(raw))  # planes of zeros are left out
             planes = [raw[i * one["n"] : (i + 1) * one["n"]] for i in range(width)]
             raw = bytes(byte for row in zip(*planes, strict=True) for byte in row)
         values = np.frombuffer(raw, dtype)
@@ -71,6 +73,24 @@ def test_u32_columns_come_back_whatever_their_encoding(enc):
     columns, meta = unpacked(block([column("x", values, enc=enc)], {"é": [1]}))
     assert np.array_equal(columns["x"], values)
     assert meta == {"é": [1]}
+
+
+@pytest.mark.parametrize(
+    ("most", "dtype", "enc", "planes"),
+    [
+        *((255, "u1", None, 1), (256, "u2", None, 2), (2**16 - 1, "u2", "", 2)),
+        *((2**16, "u4", None, 3), (2**24, "u4", None, 4), (2**16, "u4", "", 4)),
+        (1000, "u4", "dp", 2),  # ascending: gaps are narrow, the array is not
+    ],
+)
+def test_whole_numbers_are_as_narrow_as_they_can_be(most, dtype, enc, planes):
+    values = np.array([0, 1, most - 1, most], np.int64)
+    data = block([column("x", values, enc=enc)])
+    columns, _ = unpacked(data)
+    assert columns["x"].dtype == np.dtype(dtype)
+    assert columns["x"].tolist() == values.tolist()
+    length = int.from_bytes(data[8:12], "little")
+    assert json.loads(data[12 : 12 + length])["cols"][0]["len"] == planes * 4
 
 
 def test_bytes_and_floats_come_back_and_columns_are_aligned():

@@ -2,6 +2,8 @@
 
 /** @typedef {Record<string, any> & {meta: any}} Block */
 
+const SLICE = 1 << 16; // letters of base64 that are read at once
+
 /** The browser has read all of the file. @type {Promise<undefined>} */
 const whole = new Promise((done) => {
   if (document.readyState !== "loading") done(undefined);
@@ -54,23 +56,40 @@ async function readBlock(name) {
         + "Chrome 80, Firefox 113 and Safari 16.4 can); write the report with compress=False");
     }
     try {
-      const stream = new Blob([bytes]).stream()
-        .pipeThrough(/** @type {any} */ (new DecompressionStream("gzip")));
+      const packed = new Blob([bytes]);
+      giveBack(bytes);
+      const stream = packed.stream().pipeThrough(/** @type {any} */ (new DecompressionStream("gzip")));
       bytes = new Uint8Array(await new Response(stream).arrayBuffer());
     } catch (error) {
       throw new BlockError(`the data block “${name}” is damaged or cut: `
         + "it cannot be unpacked. Was the file copied whole?");
     }
   }
-  return parsed(bytes, name);
+  const block = parsed(bytes, name);
+  giveBack(bytes); // its columns are copies
+  return block;
 }
 
-/** @param {string} text @returns {Uint8Array} */
+/** Free what is not needed any more now, not at some later collection: tens of megabytes
+ * that are read once.  Older browsers cannot; and where blocks were sent as views of one
+ * buffer, the others still need it. @param {Uint8Array} bytes */
+function giveBack(bytes) {
+  const buffer = /** @type {any} */ (bytes.buffer);
+  if (buffer.transfer && buffer.byteLength === bytes.byteLength) buffer.transfer(0);
+}
+
+/** A slice at a time: one string of all bytes would be as large as the block.
+ * @param {string} text @returns {Uint8Array} */
 function unarmoured(text) {
+  const padding = text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0;
   if (text.length % 4) throw new Error("cut");
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  const bytes = new Uint8Array((text.length / 4) * 3 - padding);
+  let at = 0;
+  for (let from = 0; from < text.length; from += SLICE) {
+    const binary = atob(text.slice(from, from + SLICE));
+    for (let i = 0; i < binary.length; i++) bytes[at++] = binary.charCodeAt(i);
+  }
+  if (at !== bytes.length) throw new Error("not base64");
   return bytes;
 }
 
@@ -80,8 +99,8 @@ function parsed(bytes, name) {
   if (bytes.length < 12 || magic.some((byte, i) => bytes[i] !== byte)) {
     throw new BlockError(`the data block “${name}” is no block of memprof's`);
   }
-  if (bytes[7] !== 1) {
-    throw new BlockError(`the data block “${name}” has version ${bytes[7]}, this page reads 1`);
+  if (bytes[7] !== 2) {
+    throw new BlockError(`the data block “${name}” has version ${bytes[7]}, this page reads 2`);
   }
   const view = new DataView(bytes.buffer, bytes.byteOffset);
   const length = view.getUint32(8, true);
@@ -103,34 +122,37 @@ function parsed(bytes, name) {
   return block;
 }
 
+/** @type {Record<string, any>} */
+const ARRAYS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array };
+
+/** The narrowest array type that holds whole numbers up to TOP.
+ * @param {number} top @returns {any} */
+const wholesOf = (top) => (top < 1 << 8 ? Uint8Array : top < 1 << 16 ? Uint16Array : Uint32Array);
+
 /** @param {Uint8Array} bytes @param {number} at @param {any} col */
 function columnOf(bytes, at, col) {
-  const n = col.n;
-  if (col.dtype === "u8") return bytes.slice(at, at + n);
-  const wide = col.dtype === "f64" ? 8 : 4;
+  const n = col.n, out = new ARRAYS[col.dtype](n), wide = out.BYTES_PER_ELEMENT;
   if (!col.enc.includes("p")) {
-    const copy = bytes.slice(at, at + n * wide).buffer;
-    return col.dtype === "f64" ? new Float64Array(copy) : summed(new Uint32Array(copy), col);
-  }
-  if (wide === 8) {
-    const out = new Uint8Array(n * 8);
+    new Uint8Array(out.buffer).set(bytes.subarray(at, at + n * wide));
+  } else if (wide === 8) {
+    const raw = new Uint8Array(out.buffer);
     for (let plane = 0; plane < 8; plane++) {
-      for (let i = 0, from = at + plane * n; i < n; i++) out[i * 8 + plane] = bytes[from + i];
+      for (let i = 0, from = at + plane * n; i < n; i++) raw[i * 8 + plane] = bytes[from + i];
     }
-    return new Float64Array(out.buffer);
+  } else {
+    out.set(bytes.subarray(at, at + n));
+    for (let plane = 1, from = at + n; from < at + col.len; plane++, from += n) {
+      raise(out, bytes, from, 8 * plane);
+    }
   }
-  const out = new Uint32Array(n);
-  const b = at + n, c = b + n, d = c + n;
-  for (let i = 0; i < n; i++) {
-    out[i] = bytes[at + i] | (bytes[b + i] << 8) | (bytes[c + i] << 16) | (bytes[d + i] << 24);
+  if (col.enc.includes("d")) {
+    for (let i = 1; i < n; i++) out[i] += out[i - 1];
   }
-  return summed(out, col);
+  return out;
 }
 
-/** @param {Uint32Array} values @param {any} col */
-function summed(values, col) {
-  if (col.enc.includes("d")) {
-    for (let i = 1; i < values.length; i++) values[i] += values[i - 1];
-  }
-  return values;
+/** Put a plane of bytes above those that are there.
+ * @param {Wholes} out @param {Uint8Array} bytes @param {number} from @param {number} by bits */
+function raise(out, bytes, from, by) {
+  for (let i = 0; i < out.length; i++) out[i] |= bytes[from + i] << by;
 }

@@ -5,3 +5,5 @@ declare class DecompressionStream {
   readonly writable: WritableStream<Uint8Array>;
 }
 interface Window { memprof: unknown }
+/** Whole numbers, in arrays no wider than they need. */
+type Wholes = Uint8Array | Uint16Array | Uint32Array;

@@ -16,7 +16,8 @@ class Classes {
     this.keys = keys;
     this.byCategory = keys.includes("category");
     // Mostly all blocks of a site are of one category; other pairs are looked up.
-    this.of = new Int32Array(device.nSites).fill(-1);
+    /** @type {Wholes} of each site its class + 1; 0: not looked at */
+    this.of = new Uint16Array(device.nSites);
     this.catOf = new Uint8Array(this.byCategory ? device.nSites : 0);
     /** @type {Map<number, number>} */
     this.others = new Map();
@@ -26,22 +27,25 @@ class Classes {
     this.names = [];
     /** @type {Map<string, number>} */
     this.known = new Map();
+    // The sums of those classes that are there, side by side; of all classes, where + 1.
+    this.where = new Uint32Array(0);
     this.bytes = new Float64Array(0);
     this.count = this.first = new Uint32Array(0);
     this.cats = new Float64Array(0);
   }
 
-  /** @param {number} n */
+  /** @param {number} n classes */
   room(n) {
-    this.bytes = new Float64Array(n);
-    this.count = new Uint32Array(n);
-    this.first = new Uint32Array(n);
-    this.cats = new Float64Array(n * this.device.K);
+    if (n <= this.bytes.length) return;
+    this.bytes = new Float64Array(2 * n);
+    this.count = new Uint32Array(2 * n);
+    this.first = new Uint32Array(2 * n);
+    this.cats = new Float64Array(2 * n * this.device.K);
   }
 
   /** @param {number} a a life @returns {number} its class */
   classOf(a) {
-    const { cat, site, nSites } = this.device, s = site[a], k = this.of[s];
+    const { cat, site, nSites } = this.device, s = site[a], k = this.of[s] - 1;
     if (k >= 0 && (!this.byCategory || this.catOf[s] === cat[a])) return k;
     const pair = cat[a] * nSites + s, other = k < 0 ? undefined : this.others.get(pair);
     if (other !== undefined) return other;
@@ -54,45 +58,53 @@ class Classes {
     }
     if (k >= 0) this.others.set(pair, found);
     else {
-      this.of[s] = found;
+      if (found === 0xffff && this.of instanceof Uint16Array) this.of = Uint32Array.from(this.of);
+      this.of[s] = found + 1;
       if (this.byCategory) this.catOf[s] = cat[a];
     }
     return found;
   }
 
-  /** Classes of all of LIVES are known, and there is room for their sums.
-   * @param {Uint32Array} lives */
-  prepare(lives) {
-    for (let i = 0; i < lives.length; i++) this.classOf(lives[i]);
-    if (this.words.length > this.bytes.length) this.room(this.words.length * 2);
-  }
-
-  /** The sums of LIVES, class by class; those of the last call are gone.
+  /** The sums of LIVES, class by class: those of the I-th that is there lie at I; those
+   * of the last call are gone.
    * @param {Uint32Array} lives @returns {number[]} the classes that are there */
   sum(lives) {
-    this.prepare(lives);
-    const { bytes, count, first, cats } = this, { cat, si, sizes, K } = this.device;
-    bytes.fill(0);
-    count.fill(0);
-    cats.fill(0);
+    const { cat, si, sizes, K } = this.device;
+    /** @type {number[]} */
     const there = [];
     for (let i = 0; i < lives.length; i++) {
-      const a = lives[i], k = this.classOf(a), s = sizes[si[a]];
-      if (!count[k]++) {
-        first[k] = a;
-        there.push(k);
-      }
-      bytes[k] += s;
-      cats[k * K + cat[a]] += s;
+      const k = this.classOf(lives[i]);
+      if (k >= this.where.length) this._longer(k);
+      if (!this.where[k]) this.where[k] = there.push(k);
     }
+    this.room(there.length);
+    const { where, bytes, count, first, cats } = this;
+    bytes.fill(0, 0, there.length);
+    count.fill(0, 0, there.length);
+    cats.fill(0, 0, there.length * K);
+    for (let i = 0; i < lives.length; i++) {
+      const a = lives[i], at = where[this.classOf(a)] - 1, s = sizes[si[a]];
+      if (!count[at]++) first[at] = a;
+      bytes[at] += s;
+      cats[at * K + cat[a]] += s;
+    }
+    for (const k of there) where[k] = 0;
     return there;
+  }
+
+  /** @param {number} k a class that WHERE has no room for */
+  _longer(k) {
+    const longer = new Uint32Array(2 * k + 64);
+    longer.set(this.where);
+    this.where = longer;
   }
 
   /** @param {Uint32Array} lives @returns {Group[]} the largest first */
   groups(lives) {
-    const there = this.sum(lives), { bytes, count, first, cats, words, names } = this, K = this.device.K;
-    there.sort((x, y) => bytes[y] - bytes[x] || count[y] - count[x] || (names[x] < names[y] ? -1 : 1));
-    return there.map((k) => ({ bytes: bytes[k], count: count[k], first: first[k], words: words[k], cats: cats.slice(k * K, k * K + K) }));
+    const { words, names } = this, there = this.sum(lives), { bytes, count, first, cats } = this, K = this.device.K;
+    const order = [...there.keys()].sort((x, y) => bytes[y] - bytes[x] || count[y] - count[x]
+      || (names[there[x]] < names[there[y]] ? -1 : 1));
+    return order.map((i) => ({ bytes: bytes[i], count: count[i], first: first[i], words: words[there[i]], cats: cats.slice(i * K, i * K + K) }));
   }
 }
 
@@ -105,8 +117,8 @@ class Tree {
     this.names = ["all"];
     this.marks = ["all"]; // in its parent; ops and lines are marked: a module may be called so
     this.parent = [-1];
-    /** @type {Map<string, number>[]} */
-    this.kids = [new Map()];
+    /** @type {(Map<string, number> | null)[]} */
+    this.kids = [null]; // most nodes are leaves
     /** @type {number[]} */
     this.leaf = []; // of each class
     this.bytes = new Float64Array(0);
@@ -115,14 +127,15 @@ class Tree {
 
   /** @param {number} node @param {string} name @param {boolean} marked @returns {number} */
   kid(node, name, marked) {
-    const mark = marked ? `\u0001${name}` : name, found = this.kids[node].get(mark);
+    const mark = marked ? `\u0001${name}` : name, kids = this.kids[node] || (this.kids[node] = new Map());
+    const found = kids.get(mark);
     if (found !== undefined) return found;
     const kid = this.names.length;
-    this.kids[node].set(mark, kid);
+    kids.set(mark, kid);
     this.names.push(name);
     this.marks.push(mark);
     this.parent.push(node);
-    this.kids.push(new Map());
+    this.kids.push(null);
     return kid;
   }
 
@@ -145,11 +158,11 @@ class Tree {
       this.cats.fill(0);
     }
     const add = (/** @type {number} */ node, /** @type {number} */ cat, /** @type {number} */ amount) => { this.cats[node * K + cat] += amount; };
-    for (const k of there) {
+    there.forEach((k, i) => {
       const node = this.leaf[k];
-      this.bytes[node] += bytes[k];
-      for (let c = 0; c < K; c++) add(node, c, cats[k * K + c]);
-    }
+      this.bytes[node] += bytes[i];
+      for (let c = 0; c < K; c++) add(node, c, cats[i * K + c]);
+    });
     for (const part of folded) {
       this.bytes[rest] += part.bytes;
       add(rest, part.cat, part.bytes);
@@ -164,7 +177,7 @@ class Tree {
 
   /** The kids of a node that hold something, the largest first. @param {number} node */
   held(node) {
-    return [...this.kids[node].values()].filter((kid) => this.bytes[kid]).sort((a, b) => this.bytes[b] - this.bytes[a]);
+    return [...(this.kids[node] || new Map()).values()].filter((kid) => this.bytes[kid]).sort((a, b) => this.bytes[b] - this.bytes[a]);
   }
 
   /** The way to a node, without the root. @param {number} node @returns {number[]} */

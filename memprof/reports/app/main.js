@@ -11,7 +11,7 @@ let ready = false;
 /** @type {any} */
 const view = {
   d: 0, cursor: -1, /** @type {number | null} */ b: null, v0: 0, v1: 1, axis: "time", tab: "cursor", q: "",
-  /** @type {{mask: Uint8Array, count: number, level?: Float64Array} | null} */ hits: null,
+  /** @type {{mask: Uint8Array, count: number, level?: HitLevels} | null} */ hits: null,
   problem: "", group: "blame", blame: "allocated", depth: 2, marked: false, theme: "",
 };
 
@@ -35,7 +35,7 @@ function wholeView(device) {
 /** @type {Set<any>} */ const waiting = new Set();
 let asked = 0;
 
-/** @param {any} what "overview", "over", "tab", or a table */
+/** @param {any} what "overview", "over", "tab", "status", or a table */
 function later(what) {
   waiting.add(what);
   if (!asked) asked = requestAnimationFrame(frame);
@@ -52,7 +52,7 @@ function frame() {
     if (work.includes("tab") && current()) tabs[view.tab].render();
     else if (work.includes("overview") && view.tab === "lanes" && current()) tabs.lanes.draw();
     for (const table of work) if (table instanceof Table && table.box.isConnected) table.draw();
-    if (work.includes("overview") || work.includes("tab")) showStatus();
+    if (work.includes("overview") || work.includes("tab") || work.includes("status")) showStatus();
   } catch (error) {
     problem(error);
   }
@@ -154,6 +154,7 @@ function change(patch) {
   later(onlyCursor ? "over" : "overview");
   // What does not depend on the cursor is not drawn anew for it.
   if (!("cursor" in patch && onlyCursor) || ["cursor", "frag", "all", "lanes"].includes(view.tab)) later("tab");
+  else later("status"); // it tells of the cursor whatever tab is shown
   if ("tab" in patch || "q" in patch || "d" in patch) saveState(true);
   else saveSoon("cursor" in patch);
 }
@@ -171,19 +172,10 @@ function search() {
   }
 }
 
-/** Bytes of the hits after each event; [0]: before the first. @param {Device} device */
+/** Bytes of the hits after events. @param {Device} device @returns {HitLevels} */
 function hitLevels(device) {
   const hits = /** @type {NonNullable<typeof view.hits>} */ (view.hits);
-  if (!hits.level) {
-    const level = hits.level = new Float64Array(device.nE + 2);
-    for (let a = 0; a < device.nA; a++) {
-      if (!hits.mask[a]) continue;
-      const s = device.bytes(a);
-      level[device.birth[a]] += s;
-      level[device.death[a] + 1] -= s;
-    }
-    for (let e = 1; e < level.length; e++) level[e] += level[e - 1];
-  }
+  if (!hits.level) hits.level = new HitLevels(device, hits.mask);
   return hits.level;
 }
 
@@ -366,6 +358,7 @@ function shownTabs() {
 
 function showTab() {
   if (!shownTabs().includes(view.tab)) view.tab = "cursor";
+  for (const [name, tab] of Object.entries(tabs)) if (name !== view.tab && tab.rest) tab.rest();
   byId("tabs").replaceChildren(...shownTabs().map((name) => h("button", {
     role: "tab", id: `tab-${name}`, test: `tab-${name}`, "aria-selected": name === view.tab, "aria-controls": "panel",
     tabindex: name === view.tab ? 0 : -1, onclick: () => change({ tab: name }),
@@ -459,7 +452,7 @@ function showStatus() {
     h("span", { test: "range" }, `${shown} (${how})`));
   let text = view.problem;
   if (view.hits) {
-    const level = hitLevels(device)[view.cursor + 1];
+    const level = hitLevels(device).at(view.cursor);
     text = `${counted(view.hits.count, "hit")}, ${size(level)} at cursor${device.meta.folded ? " (folded ones are not searched)" : ""}`;
   }
   const out = byId("found");

@@ -56,30 +56,31 @@ class Device {
     this.categories = categories;
     this.K = categories.length;
     this.nA = allocs.birth.length;
-    this.nE = events.event.length;
+    this.nE = events.gap.length;
     /** @type {Uint32Array} birth event + 1; 0: older than the recording */
     this.birth = allocs.birth;
+    /** @type {Wholes} events from birth to death */
+    const life = allocs.life;
     /** @type {Uint32Array} death event; nE: alive at the end */
-    this.death = allocs.life;
+    this.death = life instanceof Uint32Array ? life : new Uint32Array(this.nA);
     for (let a = 0; a < this.nA; a++) {
-      this.death[a] = this.death[a] === ALIVE ? this.nE : this.birth[a] - 1 + this.death[a];
+      this.death[a] = life[a] === ALIVE ? this.nE : this.birth[a] - 1 + life[a];
     }
-    /** @type {Uint32Array} */
+    allocs.life = null; // it may be overwritten, and is not needed
+    /** @type {Wholes} */
     this.si = allocs.size;
     /** @type {Float64Array} */
     this.sizes = allocs.sizes;
     /** @type {Uint8Array} */
     this.cat = allocs.cat;
-    /** @type {Uint32Array} */
+    /** @type {Wholes} */
     this.site = allocs.site;
-    /** @type {Uint32Array | undefined} */
+    /** @type {Wholes | undefined} */
     this.fate = allocs.fate;
     this.sites = allocs;
     this.nSites = allocs.s_module.length;
-    /** @type {Uint32Array} */
-    this.event = events.event;
-    this.t = new Float64Array(this.nE);
-    for (let i = 0, at = 0; i < this.nE; i++) this.t[i] = at += events.dt[i];
+    this.event = new Ascending(events.gap); // of the recording
+    this.t = timesOf(events.dt);
     this.oom = events.oom;
     this.resEvent = events.res_event;
     this.resBytes = events.res_bytes;
@@ -94,7 +95,7 @@ class Device {
     this.foldBytes = fold ? fold.fold_bytes : new Float64Array(0);
     this.foldCount = fold ? fold.fold_count : new Float64Array(0);
     this.nF = this.foldEvent.length;
-    /** @type {Uint32Array | null} */
+    /** @type {Wholes | null} */
     this._stepOf = null;
     /** @type {Float64Array | null} */
     this._stepPlaces = null;
@@ -133,8 +134,7 @@ class Device {
     const starts = new Uint32Array(nE + 2);
     for (let a = 0; a < nA; a++) starts[death[a] + 1]++;
     for (let e = 0; e <= nE; e++) starts[e + 1] += starts[e];
-    const next = starts.slice(0, nE + 1);
-    for (let a = 0; a < nA; a++) this.deaths[next[death[a]]++] = a;
+    for (let a = 0; a < nA; a++) this.deaths[starts[death[a]]++] = a;
     while (this.old < nA && this.birth[this.old] === 0) this.old++;
   }
 
@@ -296,12 +296,12 @@ class Device {
 
   /** The page's event of a recording's event: the last not after it. @param {number} number */
   ofRecording(number) {
-    return lastAtMost(this.event, number);
+    return this.event.lastAtMost(number);
   }
 
   /** The recording's number of an event. @param {number} event */
   number(event) {
-    return event < 0 ? -1 : this.event[event];
+    return event < 0 ? -1 : this.event.at(event);
   }
 
   /** @param {number} event microseconds since the start */
@@ -322,7 +322,7 @@ class Device {
   }
 
   /** Where the events lie on an axis; null: at their numbers.
-   * @param {string} axis @returns {Float64Array | null} */
+   * @param {string} axis @returns {Float64Array | Uint32Array | null} */
   places(axis) {
     if (axis === "event") return null;
     if (axis === "time") return this.t;
@@ -359,11 +359,13 @@ class Device {
     return k >= 0 && event <= end[k] ? k : -1;
   }
 
-  /** Of each life the place of its step of birth + 1; 0: before or outside. */
+  /** Of each life the place of its step of birth + 1; 0: before or outside.
+   * @returns {Wholes} */
   stepOf() {
     if (!this._stepOf) {
       const { begin, end } = this.meta.steps;
-      const found = new Uint32Array(this.nA);
+      /** @type {Wholes} */
+      const found = new (wholesOf(begin.length))(this.nA);
       let k = 0;
       for (let a = this.old; a < this.nA; a++) {
         const e = this.birth[a] - 1;
@@ -461,6 +463,17 @@ class Device {
     if (!this._texts.has(key)) this._texts.set(key, this.sites[`s_${key}`].some((/** @type {number} */ id) => id));
     return Boolean(this._texts.get(key));
   }
+}
+
+/** Times of events, microseconds. @param {Wholes | Float64Array} gaps from one to the next
+ * @returns {Uint32Array | Float64Array} */
+function timesOf(gaps) {
+  let last = 0;
+  for (let i = 0; i < gaps.length; i++) last += gaps[i];
+  // Half as wide, if all is within the 71 minutes that fit.
+  const found = last <= 0xffffffff ? new Uint32Array(gaps.length) : new Float64Array(gaps.length);
+  for (let i = 0, at = 0; i < gaps.length; i++) found[i] = at += gaps[i];
+  return found;
 }
 
 /** The last place in ascending VALUES that is at most VALUE; -1: none.

@@ -235,7 +235,7 @@ class Overview {
   _hits(g, device, cols, box, line) {
     const level = hitLevels(device);
     const at = new Float64Array(cols.n);
-    for (let c = 0; c < cols.n; c++) at[c] = level[cols.event[c] + 1];
+    for (let c = 0; c < cols.n; c++) at[c] = level.at(cols.event[c]);
     line((c) => at[c], colours.page, [], 4);
     line((c) => at[c], colours.focus, [], 2);
   }
@@ -327,7 +327,7 @@ class Overview {
     const key = `${view.depth} ${device.meta.name}`;
     if (this.namesKey !== key) {
       const texts = device.names.strings, names = [""], known = new Map([["", 0]]);
-      const of = Uint32Array.from(device.sites.s_module, (id) => {
+      const of = wholesOf(texts.length).from(device.sites.s_module, (id) => {
         const name = texts[id].split(".", view.depth).join(".");
         let number = known.get(name);
         if (number === undefined) {

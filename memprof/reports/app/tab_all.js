@@ -33,6 +33,12 @@ class AllTab {
     return this.down ? rows.reverse() : rows;
   }
 
+  /** While it is not shown it holds no rows. */
+  rest() {
+    this.rows = this.table = null;
+    this.element.replaceChildren();
+  }
+
   render() {
     const device = /** @type {Device} */ (current());
     const rows = this._rows(device);
@@ -89,7 +95,7 @@ class AllTab {
 }
 
 /** A small whole number for each life, in the order of a key.
- * @param {Device} device @param {string} key @returns {Uint32Array | Uint8Array} */
+ * @param {Device} device @param {string} key @returns {Wholes} */
 function ranks(device, key) {
   switch (key) {
     case "size": return device.si; // sizes are in order

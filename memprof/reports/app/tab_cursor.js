@@ -153,7 +153,7 @@ class CursorTab {
     const device = /** @type {Device} */ (current()), tree = device.tree(), K = device.K;
     tree.fill(/** @type {Uint32Array} */ (this.live), view.hits ? [] : device.foldedAt(view.cursor));
     let top = 0;
-    for (const name of this.zoomed[this.zoomed.length - 1]?.split("\u0002") || []) top = tree.kids[top].get(name) ?? top;
+    for (const name of this.zoomed[this.zoomed.length - 1]?.split("\u0002") || []) top = tree.kids[top]?.get(name) ?? top;
     const most = 8; // deeper ones come with a click
     const depth = (/** @type {number} */ node, left = most) => 1 + (left > 1 ? greatest(tree.held(node).slice(0, 50).map((kid) => depth(kid, left - 1))) : 0);
     const levels = depth(top), high = Math.min(Math.floor(height / levels), 44);
