@@ -32,7 +32,7 @@ SCRIPTS = (
     *("bands", "overview"),
     *("table", "chart"),
     *("tab_cursor", "tab_stairs", "tab_leaks", "tab_address", "tab_compare"),
-    *("tab_all", "keys", "main"),
+    *("tab_all", "headline", "link", "keys", "main"),
 )
 """Files of the app, in the order in which they are put together."""
 
