@@ -20,6 +20,7 @@ from memprof import _core, cupti
 from memprof.careful import sentence
 from memprof.kernels import PROFILER_CAME, Kernels
 from memprof.profiler_hook import ProfilerHook
+from memprof.reports.units import told
 from memprof.warn import warn
 
 POLICIES = ("auto", "on", "off")
@@ -65,7 +66,7 @@ def say(text: str, *, loud: bool) -> None:
         warn(f"memprof: {text}")
     except Warning:
         if sys.stderr is not None:
-            print(f"memprof: {text}", file=sys.stderr)
+            print(told(f"memprof: {text}"), file=sys.stderr)
 
 
 def level(ledger: bool, totals: bool) -> str:

@@ -48,6 +48,19 @@ def one_line(text: str) -> str:
     )
 
 
+def told(text: str) -> str:
+    """Write a message as ``one_line`` does, but for the ends of its lines and tabs.
+
+    >>> told("of " + chr(27) + "[31m" + chr(10) + chr(9) + "and more")
+    'of \\x1b[31m\n\tand more'
+    """
+    if text.isprintable():
+        return text
+    return "\n".join(
+        "\t".join(map(one_line, line.split("\t"))) for line in text.split("\n")
+    )
+
+
 def text_of(lines: Iterable[str]) -> str:
     """Return the lines of a report as its text; see ``one_line``."""
     return "\n".join(map(one_line, lines)) + "\n"

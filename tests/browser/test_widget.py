@@ -66,6 +66,17 @@ def test_who_shows_no_widgets_gets_the_table(made, golden):
     assert data["text/html"] == golden.summary()._repr_html_()
 
 
+def test_a_closed_widget_is_its_table(golden):
+    pytest.importorskip("anywidget")
+    closed = golden.widget()
+    assert repr(closed) == "<memprof report: a notebook shows it>"
+    closed.close()
+    assert repr(closed) == "<memprof report: a notebook shows it>"
+    # What IPython asks for next where there is no bundle.
+    assert closed._repr_mimebundle_ is None
+    assert closed._repr_html_() == golden.summary()._repr_html_()
+
+
 def test_bad_arguments(golden):
     pytest.importorskip("anywidget")
     with pytest.raises(ValueError, match="height"):

@@ -8,10 +8,15 @@ import pytest
 from events import KIND, rows
 
 import memprof
-from memprof import _core
+from memprof import _core, launched
 from memprof.alive import Why
+from memprof.careful import sentence
 from memprof.cli import main
+from memprof.errors import MemprofError, ShimError
+from memprof.integrations import baselines, cells
 from memprof.recording import Recording
+from memprof.reports.units import told
+from memprof.warn import warn
 
 BAD = "op\x1b[31mred\n\r\x9b2J\u202e"
 SHOWN = r"op\x1b[31mred\n\r\x9b2J\u202e"
@@ -83,3 +88,68 @@ def test_the_table_of_ops(file):
 
 def test_who_holds_a_block():
     check(str(Why(512, 4, (f"{BAD} local 'x'",))))
+
+
+def test_files_with_such_names_are_told_of(file, tmp_path, capsys):
+    """What verbs, argparse among them, say of a file, an option, a word."""
+    bad = tmp_path / f"{BAD}.memprof"
+    bad.write_bytes(file.read_bytes())
+    folder = tmp_path / BAD
+    for words in (
+        ["summary", str(folder / "none")],
+        ["summary", str(bad), "-o", str(tmp_path / f"{BAD}.txt")],
+        ["convert", str(bad), str(tmp_path / f"{BAD}.csv")],
+        ["trim", str(bad), str(tmp_path / f"{BAD}.trimmed.memprof"), "--steps", "1"],
+        ["trim", str(bad), str(bad), "--steps", "1"],
+        ["report", str(bad), "-o", str(tmp_path / f"{BAD}.html")],
+        ["info", str(bad), "-v"],
+        ["diff", str(bad), str(file)],
+    ):
+        main(words)
+        said = capsys.readouterr()
+        check(said.out + said.err)
+    for words in (["summary", f"--{BAD}"], [BAD], ["tree", str(bad), "--by", BAD]):
+        with pytest.raises(SystemExit):
+            main(words)
+        check(capsys.readouterr().err)
+
+
+def test_what_is_warned_of_and_raised():
+    with pytest.warns(UserWarning, match="of op") as said:
+        warn(f"of {BAD}")
+    check(str(said[0].message))
+    for kind in (MemprofError, ShimError):
+        error = kind(f"of {BAD}\n\tand more")
+        assert str(error).splitlines()[-1] == "\tand more"
+        check(str(error).replace("\t", ""))
+        assert error.args == (f"of {BAD}\n\tand more",)
+    check(sentence(RuntimeError(BAD)))
+    check(sentence(OSError(2, BAD)))
+
+
+def test_what_a_run_says(capsys):
+    launched.say(f"recording to {BAD}")
+    check(capsys.readouterr().err)
+
+
+def test_what_a_recordings_timeline_calls_itself(file):
+    recording = memprof.load(file)
+    timeline = recording.timeline("cuda:0")._replace(labels=(BAD,))
+    check(repr(timeline))
+
+
+def test_what_a_cell_leaves_behind(file):
+    check(cells.survivors(memprof.load(file)))
+
+
+def test_baselines_are_read_before_they_are_committed():
+    tests = {f"test[{BAD}\ud800]": {"at": BAD, "peak": 7}, "test[\u00e4]": {}}
+    text = baselines.written({"env": {"device": BAD}}, tests)
+    check(text)
+    assert "test[\u00e4]" in text  # what can be seen is
+    assert json.loads(text)["tests"] == tests
+
+
+def test_a_message_keeps_its_lines():
+    assert told("a\tb\nc") == "a\tb\nc"
+    assert told(f"a\n\t{BAD[:7]}\n") == "a\n\top\\x1b[31m\n"
