@@ -59,7 +59,7 @@ def say(text: str, *, loud: bool) -> None:
     inside of torch.profiler's start, or of CUDA's.
     """
     if not loud or text in _told:
-        _log.info("memprof: %s", text)
+        _log.info("memprof: %s", told(text))
         return
     _told.add(text)
     try:

@@ -120,12 +120,19 @@ def unused(plan: Plan, path: str) -> str:
     """
     stem, suffix = os.path.splitext(path)
     number = 1
-    while os.path.lexists(path) and not (
-        path == plan.output and os.lstat(path).st_mtime < plan.began
-    ):
+    while _is_kept(plan, path):
         number += 1
         path = f"{stem}.{number}{suffix}"
     return path
+
+
+def _is_kept(plan: Plan, path: str) -> bool:
+    """Whether PATH is a file that nobody gave leave to replace."""
+    try:
+        written = os.stat(path).st_mtime
+    except OSError:  # not there; or whoever writes it will say why it cannot be
+        return False
+    return path != plan.output or written >= plan.began
 
 
 # -- start -------------------------------------------------------------------------

@@ -33,6 +33,8 @@ _LAST = -1_000_000  # the priority of a finalizer of multiprocessing's
 _text = os.environ.get(VARIABLE, "")
 """The plan; what the program does to its environment later changes none."""
 
+_rank = os.environ.get("RANK", "")
+
 
 def wanted() -> Plan | None:
     """Return the plan if this process is to record by one."""
@@ -83,7 +85,8 @@ class Run:
         self.pid = os.getpid()
         self.is_child = self.pid != plan.pid
         script = sys.argv[0] if getattr(sys, "argv", None) else ""
-        self.path = unused(plan, file_of(plan, os.environ, self.pid, script))
+        environ = {"RANK": os.environ.get("RANK", _rank)}
+        self.path = unused(plan, file_of(plan, environ, self.pid, script))
         self._ends: list[Callable[[], None]] = []
         self._ending = threading.Lock()
         self.profile = profile(path=self.path, **plan.options)
@@ -197,18 +200,19 @@ _run: Run | None = None
 _is_set_up = False
 
 
-def start(torch: Any, text: str) -> None:
+def start(torch: Any, text: str, rank: str = "") -> None:
     """Record this process, if its plan says so.
 
     Args:
         torch: The module ``torch``.
         text: The plan, as Python found it in its environment.
+        rank: RANK, as Python found it there.
 
     Raises:
         Exception: Nothing can be recorded; says why.
     """
-    global _text
-    _text = text
+    global _text, _rank
+    _text, _rank = text, rank
     plan = wanted()
     if plan is None:
         return

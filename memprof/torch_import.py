@@ -20,6 +20,7 @@ _waiting: list[Callable[[Any], object]] = []
 
 # As Python found it: the program may clear its environment before torch comes.
 _plan = os.environ.get("MEMPROF_RUN", "")
+_rank = os.environ.get("RANK", "")
 
 
 class _Finder:
@@ -160,4 +161,4 @@ def record(torch: Any) -> None:
             raise
     from memprof.launched import start
 
-    start(torch, _plan)
+    start(torch, _plan, _rank)

@@ -24,6 +24,7 @@ def widget(recording: Recording, device: object, height: int) -> Any:
     """Make the widget; without anywidget warn and return what ``show()`` does.
 
     Raises:
+        MemprofError: the recording is too large for a page.
         ValueError: no such device, or HEIGHT is no height.
     """
     if importlib.util.find_spec("anywidget") is None:

@@ -330,6 +330,10 @@ def test_a_program_that_clears_its_environment_is_recorded(tmp_path):
         (recording,) = recordings(tmp_path)
         assert kept(recording) == 7
         assert "recording to r.memprof" in done.stderr
+    # Its file has its rank all the same.
+    words = ["-q", "-c", f"import os; os.environ.clear(){HEAD}"]
+    run(tmp_path, *words, env={"RANK": "3"})
+    assert len(list(tmp_path.glob("memprof-command.rank3.*.memprof"))) == 1
     # It hears, too, that there is none.
     done = run(tmp_path, "-c", "import os; os.environ.clear()")
     assert "no torch was imported" in done.stderr

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
+import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from events import KIND, rows
 
 import memprof
-from memprof import _core, launched
+from memprof import _core, launched, torch_import
 from memprof.alive import Why
 from memprof.careful import sentence
 from memprof.cli import main
+from memprof.commands import emit
 from memprof.errors import MemprofError, ShimError
 from memprof.integrations import baselines, cells
 from memprof.recording import Recording
@@ -153,3 +159,46 @@ def test_baselines_are_read_before_they_are_committed():
 def test_a_message_keeps_its_lines():
     assert told("a\tb\nc") == "a\tb\nc"
     assert told(f"a\n\t{BAD[:7]}\n") == "a\n\top\\x1b[31m\n"
+
+
+def test_what_a_run_cannot_do(capsys):
+    def fails(torch):
+        raise RuntimeError(BAD)
+
+    torch_import._call(fails, None)
+    check(capsys.readouterr().err)
+
+
+def test_a_terminal_that_waits(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(emit, "PROGRESS_AFTER", 0.01)
+    with emit.working(argparse.Namespace(), f"reading {BAD}"):
+        until = time.monotonic() + 10
+        while not terminal.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert SHOWN in terminal.getvalue()
+    check(terminal.getvalue().replace("\r", ""))
+
+
+def test_why_a_test_failed_and_what_its_summary_says():
+    from memprof.integrations import board, runner
+
+    failed = []
+    outcome = SimpleNamespace(force_exception=failed.append)
+    runner.fail(outcome, f"memprof: peak\n  compared with: {BAD}")
+    check(failed[0].msg)
+    lines: list[str] = []
+    ours = board.Board.__new__(board.Board)
+    ours.settings = SimpleNamespace(top=3, everything=False, compare=None)
+    ours._facts, ours._written = {f"test[{BAD}]": {"notes": [BAD]}}, [BAD]
+    ours.pytest_terminal_summary(
+        SimpleNamespace(section=lines.append, write_line=lines.append)
+    )
+    assert len(lines) == 3
+    for line in lines:
+        check(line)
