@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SPARKS = ".:-=+*#@"
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # not tab and newline
 
 
 def size_text(amount: int, digits: int = 3) -> str:
@@ -54,7 +57,7 @@ def told(text: str) -> str:
     >>> told("of " + chr(27) + "[31m" + chr(10) + chr(9) + "and more")
     'of \\x1b[31m\n\tand more'
     """
-    if text.isprintable():
+    if text.isascii() and not _CONTROL.search(text):
         return text
     return "\n".join(
         "\t".join(map(one_line, line.split("\t"))) for line in text.split("\n")

@@ -158,6 +158,9 @@ def test_baselines_are_read_before_they_are_committed():
 
 def test_a_message_keeps_its_lines():
     assert told("a\tb\nc") == "a\tb\nc"
+    for number in {*range(0xA0)} - {*range(0x20, 0x7F), 9, 10}:
+        assert told(f"a\t{chr(number)}\n").isascii()
+        assert len(told(f"a\t{chr(number)}\n")) > 4, number
     assert told(f"a\n\t{BAD[:7]}\n") == "a\n\top\\x1b[31m\n"
 
 
