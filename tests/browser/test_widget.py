@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import html
 import sys
+import weakref
 import zlib
 from pathlib import Path
 
@@ -75,6 +77,16 @@ def test_a_closed_widget_is_its_table(golden):
     # What IPython asks for next where there is no bundle.
     assert closed._repr_mimebundle_ is None
     assert closed._repr_html_() == golden.summary()._repr_html_()
+
+
+def test_a_widget_keeps_no_recording_alive():
+    pytest.importorskip("anywidget")
+    recording = memprof.load(GOLDEN / "checkpointed.memprof")
+    seen, shown = weakref.ref(recording), recording.widget()
+    del recording
+    gc.collect()
+    assert seen() is None
+    shown.close()
 
 
 def test_bad_arguments(golden):
