@@ -2,6 +2,7 @@
 #include "accounts.h"
 
 #include "mem.h"
+#include "table.h"
 
 #include <stdlib.h>
 
@@ -26,31 +27,36 @@ change_order(const void *left, const void *right)
     return a->row < b->row ? -1 : a->row > b->row;
 }
 
-/* The account of ROW; NULL: out of memory. */
-static mp_account_t *
-account_of(mp_account_t **accounts, size_t *count, const mp_driver_life_t *row)
+/* What tells the account of ROW from all others. */
+static uint64_t
+key_of(const mp_driver_life_t *row)
 {
-    for (size_t i = *count; i-- > 0;) {
-        mp_account_t *account = &(*accounts)[i];
-        if (account->owner == row->owner && account->device == row->device &&
-            account->group == row->group &&
-            account->is_torch == row->is_torch) {
-            return account;
+    return row->owner | (uint64_t)(uint16_t)row->device << 32 |
+           (uint64_t)row->group << 48 | (uint64_t)row->is_torch << 56;
+}
+
+/* The account of ROW, one of COUNT whose numbers PLACES has by their keys;
+ * NULL: out of memory. */
+static mp_account_t *
+account_of(mp_table_t *places, mp_account_t *accounts, size_t *count,
+           const mp_driver_life_t *row)
+{
+    uint64_t key = key_of(row);
+    uint32_t place = mp_table_get(places, key);
+    if (place == MP_NO_INDEX) {
+        uint32_t previous;
+        place = (uint32_t)*count;
+        if (mp_table_put(places, key, place, &previous) != MP_OK) {
+            return NULL;
         }
+        accounts[(*count)++] = (mp_account_t){
+            .owner = row->owner,
+            .device = row->device,
+            .group = row->group,
+            .is_torch = row->is_torch,
+        };
     }
-    mp_account_t *more =
-        mp_realloc(*accounts, (*count + 1) * sizeof(mp_account_t));
-    if (more == NULL) {
-        return NULL;
-    }
-    *accounts = more;
-    more[*count] = (mp_account_t){
-        .owner = row->owner,
-        .device = row->device,
-        .group = row->group,
-        .is_torch = row->is_torch,
-    };
-    return &more[(*count)++];
+    return &accounts[place];
 }
 
 mp_status_t
@@ -60,9 +66,10 @@ mp_accounts_at(const mp_ledger_t *ledger, int64_t index,
     size_t row_count;
     const mp_driver_life_t *rows = mp_ledger_rows(ledger, &row_count);
     change_t *changes = mp_calloc(2 * row_count + 1, sizeof(change_t));
-    *accounts = mp_calloc(1, sizeof(mp_account_t));
+    mp_table_t *places = mp_table_new(0);
+    *accounts = mp_calloc(row_count + 1, sizeof(mp_account_t));
     *count = 0;
-    if (changes == NULL || *accounts == NULL) {
+    if (changes == NULL || places == NULL || *accounts == NULL) {
         goto fail;
     }
     size_t n = 0;
@@ -77,7 +84,7 @@ mp_accounts_at(const mp_ledger_t *ledger, int64_t index,
     qsort(changes, n, sizeof(change_t), change_order);
     for (size_t i = 0; i < n; i++) {
         const mp_driver_life_t *row = &rows[changes[i].row];
-        mp_account_t *account = account_of(accounts, count, row);
+        mp_account_t *account = account_of(places, *accounts, count, row);
         if (account == NULL) {
             goto fail;
         }
@@ -95,10 +102,12 @@ mp_accounts_at(const mp_ledger_t *ledger, int64_t index,
             account->peak = account->bytes;
         }
     }
+    mp_table_free(places);
     mp_free(changes);
     return MP_OK;
 
 fail:
+    mp_table_free(places);
     mp_free(changes);
     mp_free(*accounts);
     *accounts = NULL;

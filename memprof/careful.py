@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from memprof.reports.units import told
 from memprof.warn import warn
 
 Thing = TypeVar("Thing")
@@ -36,7 +37,7 @@ def _warn_or_print(text: str) -> None:
         warn(text)
     except Warning:
         if sys.stderr is not None:
-            print(text, file=sys.stderr)
+            print(told(text), file=sys.stderr)
 
 
 def pass_over(thing: object, problem: BaseException) -> None:
@@ -89,7 +90,7 @@ def key_text(key: Any) -> str:
 def sentence(problem: BaseException) -> str:
     """Return class and text of an exception, whose ``str`` may raise."""
     try:
-        text = str(problem)
+        text = told(str(problem))
     except Exception:
         return class_name(problem)
     return f"{class_name(problem)}: {text}" if text else class_name(problem)

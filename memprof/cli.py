@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from memprof._version import __version__
 from memprof.commands.exits import DONE, FAILED, INTERRUPTED, USAGE
+from memprof.reports.units import told
 
 WRAPPED, RAW = argparse.HelpFormatter, argparse.RawDescriptionHelpFormatter
 
@@ -28,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, with the usage before it and an example after it."""
         self.print_usage(sys.stderr)
-        line = f"{self.prog}: error: {message}\n"
+        line = f"{self.prog}: error: {told(message)}\n"
         if self.example:
             line += f"example: {self.example}\n"
         self.exit(USAGE, line)
@@ -184,6 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import traceback
 
             traceback.print_exc()
-        print(f"memprof: error: {sentence(error)}", file=sys.stderr)
+        print(f"memprof: error: {told(sentence(error))}", file=sys.stderr)
         return FAILED
     return code

@@ -20,6 +20,7 @@ from memprof import _core, cupti
 from memprof.careful import sentence
 from memprof.kernels import PROFILER_CAME, Kernels
 from memprof.profiler_hook import ProfilerHook
+from memprof.reports.units import told
 from memprof.warn import warn
 
 POLICIES = ("auto", "on", "off")
@@ -58,14 +59,14 @@ def say(text: str, *, loud: bool) -> None:
     inside of torch.profiler's start, or of CUDA's.
     """
     if not loud or text in _told:
-        _log.info("memprof: %s", text)
+        _log.info("memprof: %s", told(text))
         return
     _told.add(text)
     try:
         warn(f"memprof: {text}")
     except Warning:
         if sys.stderr is not None:
-            print(f"memprof: {text}", file=sys.stderr)
+            print(told(f"memprof: {text}"), file=sys.stderr)
 
 
 def level(ledger: bool, totals: bool) -> str:

@@ -12,6 +12,7 @@ import stat
 from typing import Any
 
 from memprof.errors import MemprofError
+from memprof.reports.units import one_line
 
 Path = str | os.PathLike[str]
 
@@ -143,7 +144,8 @@ def check_folder(path: str | os.PathLike[str], what: str = "") -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise FileNotFoundError(
-            f"{what}{path!r}: there is no folder {os.fsdecode(folder)}{home_hint(path)}"
+            f"{what}{path!r}: there is no folder {one_line(os.fsdecode(folder))}"
+            f"{home_hint(path)}"
         )
 
 

@@ -53,6 +53,8 @@ class Plan(NamedTuple):
     verbose: bool = False
     options: dict[str, Any] = {}  # noqa: RUF012
     """Arguments of ``memprof.profile``."""
+    began: float = 0.0
+    """When, in seconds since 1970: what is younger, the run has written."""
 
     def text(self) -> str:
         """Return the plan for the environment."""
@@ -108,6 +110,29 @@ def file_of(plan: Plan, environ: Mapping[str, str], pid: int, script: str) -> st
         return f"{stem}{rank_of(environ)}.{pid}{suffix}"
     name = plan.name if pid == plan.pid else script_name(script)
     return os.path.join(plan.cwd, f"memprof-{name}{rank_of(environ)}.{pid}.memprof")
+
+
+def unused(plan: Plan, path: str) -> str:
+    """Return PATH, or with a number before its suffix what is not there yet.
+
+    A program that becomes another by ``exec`` keeps its process, and processes of
+    containers have the same few numbers.  Only what ``-o`` names may be there.
+    """
+    stem, suffix = os.path.splitext(path)
+    number = 1
+    while _is_kept(plan, path):
+        number += 1
+        path = f"{stem}.{number}{suffix}"
+    return path
+
+
+def _is_kept(plan: Plan, path: str) -> bool:
+    """Whether PATH is a file that nobody gave leave to replace."""
+    try:
+        written = os.stat(path).st_mtime
+    except OSError:  # not there; or whoever writes it will say why it cannot be
+        return False
+    return path != plan.output or written >= plan.began
 
 
 # -- start -------------------------------------------------------------------------

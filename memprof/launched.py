@@ -20,18 +20,20 @@ from typing import Any
 from memprof import interrupted
 from memprof.careful import sentence
 from memprof.errors import MemprofError
-from memprof.launch import VARIABLE, Plan, file_of, plan_of
-from memprof.reports.units import count_text, counted, size_text
+from memprof.launch import VARIABLE, Plan, file_of, plan_of, unused
+from memprof.reports.units import count_text, counted, size_text, told
 from memprof.warn import told_to
 
 FLUSH_S = 2.0
-"""How long ``os._exit`` waits at most for what is to be written."""
+"""How long ``os._exit`` and ``os.exec*`` wait at most for what is to be written."""
 
 _LAST = -1_000_000  # the priority of a finalizer of multiprocessing's
 
 
 _text = os.environ.get(VARIABLE, "")
 """The plan; what the program does to its environment later changes none."""
+
+_rank = os.environ.get("RANK", "")
 
 
 def wanted() -> Plan | None:
@@ -50,7 +52,7 @@ def say(text: str) -> None:
 def _line(text: str) -> None:
     try:
         if sys.stderr is not None:  # print would take standard output
-            print(text, file=sys.stderr, flush=True)
+            print(told(text), file=sys.stderr, flush=True)
     except (OSError, ValueError):  # closed
         pass
 
@@ -83,7 +85,8 @@ class Run:
         self.pid = os.getpid()
         self.is_child = self.pid != plan.pid
         script = sys.argv[0] if getattr(sys, "argv", None) else ""
-        self.path = file_of(plan, os.environ, self.pid, script)
+        environ = {"RANK": os.environ.get("RANK", _rank)}
+        self.path = unused(plan, file_of(plan, environ, self.pid, script))
         self._ends: list[Callable[[], None]] = []
         self._ending = threading.Lock()
         self.profile = profile(path=self.path, **plan.options)
@@ -197,18 +200,19 @@ _run: Run | None = None
 _is_set_up = False
 
 
-def start(torch: Any, text: str) -> None:
+def start(torch: Any, text: str, rank: str = "") -> None:
     """Record this process, if its plan says so.
 
     Args:
         torch: The module ``torch``.
         text: The plan, as Python found it in its environment.
+        rank: RANK, as Python found it there.
 
     Raises:
         Exception: Nothing can be recorded; says why.
     """
-    global _text
-    _text = text
+    global _text, _rank
+    _text, _rank = text, rank
     plan = wanted()
     if plan is None:
         return
@@ -242,19 +246,24 @@ def _set_up() -> None:
     import multiprocessing.util
 
     multiprocessing.util.register_after_fork(_begin_child, _in_child)
-    original = os._exit
+    for name in ("_exit", "execv", "execve"):  # os's other exec* call these
+        setattr(os, name, _flushing_before(getattr(os, name)))
 
-    def _exit(status: int) -> None:
+
+def _flushing_before(end: Callable[..., Any]) -> Callable[..., Any]:
+    """Return END, a function of ``os``, that first has the file written."""
+
+    def ends(*args: Any, **kwargs: Any) -> Any:
         if _run is not None:
             try:
                 _run.flush()
             except BaseException:  # no thread can be started
                 pass
-        original(status)
+        return end(*args, **kwargs)
 
-    _exit.__module__, _exit.__qualname__ = "os", "_exit"  # so it can be pickled
-    _exit.__doc__ = original.__doc__
-    os._exit = _exit  # type: ignore[assignment]
+    ends.__module__, ends.__name__ = "os", end.__name__
+    ends.__qualname__, ends.__doc__ = end.__name__, end.__doc__  # it can be pickled
+    return ends
 
 
 def _finish() -> None:

@@ -83,6 +83,7 @@ class Pages:
             height: of the frame, in pixels.
 
         Raises:
+            MemprofError: the recording is too large for a page.
             ValueError: no such device, or HEIGHT is no height.
         """
         from memprof.integrations.widget import widget

@@ -12,6 +12,7 @@ import numpy as np
 
 from memprof import _core
 from memprof.options import choices
+from memprof.reports.units import one_line
 from memprof.rows import Ints, as_rows
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Timeline(NamedTuple):
         what = ", ".join(self.labels) if columns <= 3 else f"{columns} columns"
         return (
             f"<memprof.Timeline: {len(self.bytes)} samples over {spent / 1e9:.3f} s, "
-            f"{what}>"
+            f"{one_line(what)}>"
         )
 
 

@@ -20,6 +20,7 @@ _waiting: list[Callable[[Any], object]] = []
 
 # As Python found it: the program may clear its environment before torch comes.
 _plan = os.environ.get("MEMPROF_RUN", "")
+_rank = os.environ.get("RANK", "")
 
 
 class _Finder:
@@ -95,8 +96,13 @@ def _call(callback: Callable[[Any], object], torch: Any) -> None:
         callback(torch)
     except Exception as problem:  # never the program's trouble
         if sys.stderr is not None:
-            text = f"{type(problem).__name__}: {problem}"
+            text = _shown(f"{type(problem).__name__}: {problem}")
             print(f"memprof: nothing is recorded: {text}", file=sys.stderr)
+
+
+def _shown(text: str) -> str:
+    """Do ``memprof.reports.units.one_line``, which may not be there."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def when_torch_comes(callback: Callable[[Any], object]) -> None:
@@ -155,4 +161,4 @@ def record(torch: Any) -> None:
             raise
     from memprof.launched import start
 
-    start(torch, _plan)
+    start(torch, _plan, _rank)

@@ -65,14 +65,16 @@ class Total(NamedTuple):
 
     def __str__(self) -> str:
         """Say the figure with its method, or why there is none."""
-        from memprof.reports.units import size_text
+        from memprof.reports.units import one_line, size_text
 
         if self.process_bytes is not None:
-            return f"{self.device}: {size_text(self.process_bytes)} ({self.method})"
-        if self.device_used_bytes is not None:
+            said = f"{size_text(self.process_bytes)} ({self.method})"
+        elif self.device_used_bytes is not None:
             used = size_text(self.device_used_bytes)
-            return f"{self.device}: {used} ({self.device_method}); {self.why}"
-        return f"{self.device}: not measured; {self.why}"
+            said = f"{used} ({self.device_method}); {self.why}"
+        else:
+            said = f"not measured; {self.why}"
+        return one_line(f"{self.device}: {said}")
 
 
 class TotalAt(NamedTuple):

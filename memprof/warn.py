@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from memprof.reports.units import told
+
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _heard = threading.local()
 
@@ -29,6 +31,7 @@ def told_to(listener: Callable[[str], object]) -> Iterator[None]:
 
 def warn(text: str) -> None:
     """Warn, on account of the innermost line outside of memprof."""
+    text = told(text)  # names are other people's
     listener = getattr(_heard, "listener", None)
     if listener is not None:
         listener(text)

@@ -111,10 +111,13 @@ def result(
         OSError: it cannot be written.
         MemprofError: see ``may_write``.
     """
+    from memprof.reports.units import told
+
     if getattr(args, "json", False) and facts is not None:
         text = as_json(verb, facts, version)
         emphasis = ()
     assert text is not None
+    text = told(text)  # a report has seen to it; whatever else is written here
     path: Path | None = getattr(args, "output", None)
     if path is not None and str(path) != STDOUT:
         from memprof.output import write_text
@@ -191,11 +194,10 @@ def verdict(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    from memprof.reports.units import one_line
+    from memprof.reports.units import told
 
-    text = "\n".join(map(one_line, text.split("\n")))  # names are other people's
     try:
-        print(f"memprof: {text}", file=sys.stderr, flush=True)
+        print(f"memprof: {told(text)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):  # full or closed: the result matters more
         pass
 
@@ -219,7 +221,11 @@ def _shown(args: argparse.Namespace, what: str) -> Iterator[None]:
     if getattr(args, "quiet", False) or stream is None or not stream.isatty():
         yield
         return
+    from memprof.reports.units import one_line
+
     ended = threading.Event()
+
+    what = one_line(what)
 
     def tell() -> None:
         began, blank = time.perf_counter(), ""

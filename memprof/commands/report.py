@@ -9,7 +9,7 @@ from pathlib import Path
 
 from memprof.commands import emit, exits, flags
 from memprof.reports.shown_paths import PATHS
-from memprof.reports.units import size_text
+from memprof.reports.units import one_line, size_text
 
 NAME = "report"
 ALIASES = ("html",)
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         facts = {"file": str(target), "bytes": size, "recording": str(args.file)}
         sys.stdout.write(emit.as_json(NAME, facts))
     elif not args.quiet:
-        print(f"{target}  {size_text(size)}")
+        print(one_line(f"{target}  {size_text(size)}"))
     if args.open:
         import webbrowser
 

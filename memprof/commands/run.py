@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from typing import Any
 
 from memprof import files, launch
@@ -152,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         verbose=args.verbose,
         options=_options(args),
+        began=time.time(),
     )
     launch.become(program, plan)
     raise AssertionError("a process cannot outlive what replaced it")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from memprof import oom
 from memprof.commands import emit, flags, words
+from memprof.reports.units import one_line
 
 NAME = "selftest"
 HELP = "try everything on made-up data whose numbers are known"
@@ -58,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     def told(step: selftest.Step) -> None:
         steps.append(step)
         if not args.json and (step.state == selftest.FAILED or not args.quiet):
-            print(f"{step.state:8}  {step.name:16}  {step.text}", flush=True)
+            line = f"{step.state:8}  {step.name:16}  {step.text}"
+            print(one_line(line), flush=True)
 
     good = selftest.run(args.allocs, html, told, traces=args.verbose)
     if args.json:

@@ -104,14 +104,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 def written(head: dict[str, Any], tests: dict[str, Any]) -> str:
     """Return a file's text: sorted, a line a test."""
-    before = json.dumps({"schema": SCHEMA, **head}, ensure_ascii=False)
-    lines = [
-        f"  {json.dumps(test, ensure_ascii=False)}: "
-        f"{json.dumps(tests[test], ensure_ascii=False)}"
-        for test in sorted(tests)
-    ]
+    before = _json({"schema": SCHEMA, **head})
+    lines = [f"  {_json(test)}: {_json(tests[test])}" for test in sorted(tests)]
     body = ",\n".join(lines)
     return f'{before[:-1]},\n "tests": {{\n{body}\n}}}}\n'
+
+
+def _json(thing: Any) -> str:
+    """Return THING as JSON to be read: only what nobody can see is escaped."""
+    text = json.dumps(thing, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text
+    )
 
 
 # -- rows ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from memprof.integrations.settings import settings_of
 from memprof.integrations.verdict import amount
 from memprof.reports.diff import rise
 from memprof.reports.grid import grid
-from memprof.reports.units import count_text, counted, size_text
+from memprof.reports.units import count_text, counted, size_text, told
 
 
 class Board:
@@ -122,12 +122,12 @@ class Board:
             terminalreporter.write_line(line)
         top = max(self.settings.top, 1)
         for note in notes[:top]:
-            terminalreporter.write_line(note)
+            terminalreporter.write_line(told(note))
         if len(notes) > top:
             more = counted(len(notes) - top, "more note")
             terminalreporter.write_line(f"and {more} (--memprof-top={len(notes)})")
         for line in self._written:
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(told(line))
 
     @property
     def _shows_table(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memprof import alive
-from memprof.reports.units import counted, size_text
+from memprof.reports.units import counted, one_line, size_text, text_of
 from memprof.rows import Rows
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def kept(recording: Recording) -> str:
         f"alone ({example[name]})"
         for name, (size, blocks) in sorted(amounts.items(), key=lambda a: -a[1][0])
     ]
-    return f"The cell failed. {'; '.join(parts)}."
+    return one_line(f"The cell failed. {'; '.join(parts)}.")
 
 
 def _be(number: int) -> str:
@@ -81,7 +81,7 @@ def survivors(recording: Recording, device: object = None) -> str:
             f"Nothing that {_span(inner)} made is alive after step {steps[-1]}: "
             "no growth from step to step."
         )
-    return "\n".join(_table(recording, chosen, inner))
+    return text_of(_table(recording, chosen, inner)).rstrip("\n")
 
 
 def _span(numbers: Rows) -> str:

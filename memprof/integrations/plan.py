@@ -9,6 +9,7 @@ import pytest
 
 from memprof.integrations.settings import settings_of
 from memprof.limits import Limit, per_step, size, tolerance
+from memprof.reports.units import told
 
 LIMIT, NO_LEAKS, BASELINE = "memprof_limit", "memprof_no_leaks", "memprof_baseline"
 
@@ -56,7 +57,7 @@ def check_items(config: pytest.Config, items: list[pytest.Item]) -> None:
         try:
             plan_of(item)
         except ValueError as problem:
-            raise pytest.UsageError(f"{item.nodeid}: {problem}") from None
+            raise pytest.UsageError(told(f"{item.nodeid}: {problem}")) from None
 
 
 def plan_of(item: pytest.Item) -> Plan | None:

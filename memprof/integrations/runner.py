@@ -25,6 +25,7 @@ from memprof.integrations.baselines import (
 from memprof.integrations.plan import Plan, plan_of
 from memprof.integrations.settings import Settings, settings_of
 from memprof.integrations.settle import ALL, NONE, YOUNG, settle
+from memprof.reports.units import told
 
 if TYPE_CHECKING:
     from memprof.integrations.measure import Measure
@@ -118,7 +119,7 @@ class Runner:
 
 def fail(outcome: Any, message: str) -> None:
     """Make the outcome of a hook a failure, without a traceback of ours."""
-    failure = pytest.fail.Exception(message, pytrace=False)
+    failure = pytest.fail.Exception(told(message), pytrace=False)
     if hasattr(outcome, "force_exception"):
         outcome.force_exception(failure)
     else:  # pluggy before 1.1
@@ -284,7 +285,8 @@ class Session:
             for finding in found:
                 if finding.lines:
                     title = f"memprof: {finding.title}"
-                    facts["sections"].append((title, "\n".join(finding.lines)))
+                    text = told("\n".join(finding.lines))
+                    facts["sections"].append((title, text))
         return found
 
     def _note(self, text: str) -> None:

@@ -253,7 +253,8 @@ class Part:
     def _fail(self, metric: str, value: int, most: int) -> None:
         __tracebackhide__ = True
         from memprof.integrations.verdict import over_limit
+        from memprof.reports.units import told
 
         finding = over_limit(metric, value, most, self._measure, self._top)
         lines = [f"memprof: {finding.headline}", *finding.lines]
-        raise MemoryLimitExceeded("\n".join(lines))
+        raise MemoryLimitExceeded(told("\n".join(lines)))

@@ -17,11 +17,14 @@ from memprof.warn import warn
 if TYPE_CHECKING:
     from memprof.recording import Recording
 
+SHORT = "<memprof report: a notebook shows it>"
+
 
 def widget(recording: Recording, device: object, height: int) -> Any:
     """Make the widget; without anywidget warn and return what ``show()`` does.
 
     Raises:
+        MemprofError: the recording is too large for a page.
         ValueError: no such device, or HEIGHT is no height.
     """
     if importlib.util.find_spec("anywidget") is None:
@@ -58,13 +61,20 @@ def _kind() -> Any:
             super().__init__(**traits)
             self._table = table
 
+        def __repr__(self) -> str:
+            return SHORT
+
+        def _repr_html_(self) -> str:
+            # What is left of a closed widget: its bundle is None then.
+            return self._table
+
         def _repr_mimebundle_(self, **kwargs: Any) -> Any:
             """The widget, and the static table for whoever shows no widgets."""
             shown = super()._repr_mimebundle_(**kwargs)
             data, *others = shown if isinstance(shown, tuple) else (shown,)
             data = {
                 **(data or {}),
-                "text/plain": "<memprof report: a notebook shows it>",
+                "text/plain": SHORT,
                 "text/html": self._table,
             }
             return (data, *others) if others else data

@@ -131,6 +131,7 @@ def frame(recording: Recording, device: object = None) -> tuple[str, dict[str, b
         ``{"memprof": {name: bytes}}`` from it and nobody else.
 
     Raises:
+        MemprofError: the recording is too large for a page.
         ValueError: no such device.
     """
     data = PageData(recording, device)

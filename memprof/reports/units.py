@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SPARKS = ".:-=+*#@"
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # not tab and newline
 
 
 def size_text(amount: int, digits: int = 3) -> str:
@@ -45,6 +48,19 @@ def one_line(text: str) -> str:
     return "".join(
         sign if sign.isprintable() else sign.encode("unicode_escape").decode()
         for sign in text
+    )
+
+
+def told(text: str) -> str:
+    """Write a message as ``one_line`` does, but for the ends of its lines and tabs.
+
+    >>> told("of " + chr(27) + "[31m" + chr(10) + chr(9) + "and more")
+    'of \\x1b[31m\n\tand more'
+    """
+    if text.isascii() and not _CONTROL.search(text):
+        return text
+    return "\n".join(
+        "\t".join(map(one_line, line.split("\t"))) for line in text.split("\n")
     )
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from memprof.reports.units import told
 from memprof.shim.build import build_shim, command, compiler, sources
 from memprof.shim.find import cached_path, shipped_path
 from memprof.shim.stamp import ShimUnavailable, TorchBuild
@@ -56,7 +57,7 @@ def _info() -> None:
         "command": _told(lambda: shlex.join(command(build, Path("SHIM.so"), []))),
     }
     for name, value in rows.items():
-        print(f"{name:14}{value}")
+        print(told(f"{name:14}{value}"))
 
 
 def main() -> int:
@@ -78,7 +79,7 @@ def main() -> int:
         else:
             _info()
     except ShimUnavailable as problem:
-        print(f"memprof.shim: {problem}", file=sys.stderr)
+        print(told(f"memprof.shim: {problem}"), file=sys.stderr)
         return 1
     return 0
 

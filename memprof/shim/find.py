@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from memprof.reports.units import told
 from memprof.shim.build import build_shim, digest
 from memprof.shim.elf import why_not_whole
 from memprof.shim.stamp import ShimUnavailable, TorchBuild
@@ -108,8 +109,10 @@ def find_shim(torch: Any) -> Path:
     with _alone(cached):
         if not _is_whole(cached):
             print(
-                f"memprof: compiling its shim for torch {build.version} (once,"
-                f" some 10 s) into {cached}",
+                told(
+                    f"memprof: compiling its shim for torch {build.version} (once,"
+                    f" some 10 s) into {cached}"
+                ),
                 file=sys.stderr,
             )
             build_shim(build, cached)

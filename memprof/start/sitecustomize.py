@@ -24,7 +24,8 @@ if sys.version_info >= (3, 10) and os.environ.get("MEMPROF_RUN"):
         _waits.when_torch_comes(_waits.record)
         _waits.tell_at_exit()
     except Exception as _problem:  # the program's run matters more
-        sys.stderr.write("memprof: nothing will be recorded: %s\n" % (_problem,))  # noqa: UP031
+        _text = ascii(str(_problem))[1:-1]
+        sys.stderr.write("memprof: nothing will be recorded: %s\n" % _text)  # noqa: UP031
 
 _ours = sys.modules.pop("sitecustomize", None)
 try:

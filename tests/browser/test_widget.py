@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import html
 import sys
+import weakref
 import zlib
 from pathlib import Path
 
@@ -64,6 +66,27 @@ def test_who_shows_no_widgets_gets_the_table(made, golden):
     data = shown[0] if isinstance(shown, tuple) else shown
     assert "application/vnd.jupyter.widget-view+json" in data
     assert data["text/html"] == golden.summary()._repr_html_()
+
+
+def test_a_closed_widget_is_its_table(golden):
+    pytest.importorskip("anywidget")
+    closed = golden.widget()
+    assert repr(closed) == "<memprof report: a notebook shows it>"
+    closed.close()
+    assert repr(closed) == "<memprof report: a notebook shows it>"
+    # What IPython asks for next where there is no bundle.
+    assert closed._repr_mimebundle_ is None
+    assert closed._repr_html_() == golden.summary()._repr_html_()
+
+
+def test_a_widget_keeps_no_recording_alive():
+    pytest.importorskip("anywidget")
+    recording = memprof.load(GOLDEN / "checkpointed.memprof")
+    seen, shown = weakref.ref(recording), recording.widget()
+    del recording
+    gc.collect()
+    assert seen() is None
+    shown.close()
 
 
 def test_bad_arguments(golden):

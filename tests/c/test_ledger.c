@@ -561,6 +561,48 @@ test_ledger_says_when_memory_runs_out(void)
     }
 }
 
+/* Three lives for each of many owners, on two devices. */
+static void
+test_ledger_has_an_account_for_each_of_many_owners(void)
+{
+    enum {
+        OWNERS = 500
+    };
+    mp_tracker_t *tracker = new_tracker(true);
+    for (uint32_t i = 0; i < 3 * OWNERS; i++) {
+        mp_event_t event = make(MP_EVENT_DRIVER_ALLOC, MP_DRIVER_DEVICE,
+                                0x100000 * (i + 1), i + 1);
+        event.op_instance = i % OWNERS;
+        event.device = (int16_t)(i % 2);
+        apply(tracker, event);
+    }
+    const mp_ledger_t *ledger = mp_tracker_ledger(tracker);
+    mp_account_t *accounts = NULL;
+    size_t count = 0;
+    MP_CHECK(mp_accounts_at(ledger, INT64_MAX, &accounts, &count) == MP_OK);
+    MP_CHECK_EQ(count, OWNERS);
+    for (size_t i = 0; i < count; i++) {
+        MP_CHECK_EQ(accounts[i].owner, i); /* as they came */
+        MP_CHECK_EQ(accounts[i].device, i % 2);
+        MP_CHECK_EQ(accounts[i].count, 3);
+        MP_CHECK_EQ(accounts[i].bytes, 3 * (i + 1) + 3 * OWNERS);
+    }
+    mp_free(accounts);
+    bool done = false;
+    for (long n = 1; !done; n++) {
+        mp_mem_fail_after(n);
+        mp_status_t status =
+            mp_accounts_at(ledger, INT64_MAX, &accounts, &count);
+        mp_mem_fail_after(0);
+        done = status == MP_OK;
+        MP_CHECK(done || (status == MP_ERR_NOMEM && accounts == NULL));
+        MP_CHECK_EQ(count, done ? OWNERS : 0);
+        MP_CHECK(!done || n > 3); /* what grows was wanting, too */
+    }
+    mp_free(accounts);
+    mp_tracker_free(tracker);
+}
+
 MP_TEST_SUITE(
     ledger, MP_TEST(test_ledger_is_empty_without_driver_events),
     MP_TEST(test_ledger_keeps_a_row_a_life_and_accounts_at_any_event),
@@ -579,4 +621,5 @@ MP_TEST_SUITE(
     MP_TEST(test_ledger_state_makes_the_same_ledger),
     MP_TEST(test_ledger_foreign_and_graph_memory_counts_nothing),
     MP_TEST(test_ledger_survives_any_events),
-    MP_TEST(test_ledger_says_when_memory_runs_out))
+    MP_TEST(test_ledger_says_when_memory_runs_out),
+    MP_TEST(test_ledger_has_an_account_for_each_of_many_owners))

@@ -244,6 +244,24 @@ def test_os_exit_loses_nothing(tmp_path):
     assert recording.info["argv"] == ["quick.py"]
 
 
+AGAIN = """
+if "again" not in sys.argv:
+    os.execvp(sys.executable, [sys.executable, sys.argv[0], "again"])
+more = torch.ones(1001), torch.ones(1001), torch.ones(1001)
+"""
+
+
+def test_a_program_that_starts_itself_anew_has_both_recordings(tmp_path):
+    words = script(tmp_path, "again.py", HEAD + AGAIN)
+    done = run(tmp_path, "-o", "x.memprof", words)
+    assert done.returncode == 0, done.stderr
+    first, second = (memprof.load(tmp_path / f"x{n}.memprof") for n in ("", ".2"))
+    assert (kept(first), kept(second)) == (7, 10)
+    assert not first.info["finished"]
+    assert second.info["finished"]
+    assert "recording to x.2.memprof" in done.stderr
+
+
 def test_steps_of_the_programs_own_profiles_are_steps():
     import torch
 
@@ -312,6 +330,10 @@ def test_a_program_that_clears_its_environment_is_recorded(tmp_path):
         (recording,) = recordings(tmp_path)
         assert kept(recording) == 7
         assert "recording to r.memprof" in done.stderr
+    # Its file has its rank all the same.
+    words = ["-q", "-c", f"import os; os.environ.clear(){HEAD}"]
+    run(tmp_path, *words, env={"RANK": "3"})
+    assert len(list(tmp_path.glob("memprof-command.rank3.*.memprof"))) == 1
     # It hears, too, that there is none.
     done = run(tmp_path, "-c", "import os; os.environ.clear()")
     assert "no torch was imported" in done.stderr

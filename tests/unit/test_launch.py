@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,19 @@ def test_steps_of_one_and_of_two_that_alternate():
     for _ in range(3):
         turns.stepped(three)
     assert len(marks) == 8
+
+
+def test_what_is_there_keeps_its_name_but_for_what_o_may_replace(tmp_path):
+    there = tmp_path / "run.memprof"
+    plan = Plan(7, str(tmp_path), None, "x", began=1000.0)
+    named = plan._replace(output=str(there))
+    assert launch.unused(named, str(there)) == str(there)
+    there.write_bytes(b"")
+    os.utime(there, (0, 999.0))
+    assert launch.unused(named, str(there)) == str(there)  # of before the run
+    second = str(tmp_path / "run.2.memprof")
+    assert launch.unused(plan, str(there)) == second  # nobody gave leave
+    os.utime(there, (0, 1000.0))
+    assert launch.unused(named, str(there)) == second  # the run's own
+    Path(second).write_bytes(b"")
+    assert launch.unused(named, str(there)) == str(tmp_path / "run.3.memprof")
