@@ -523,7 +523,8 @@ def test_the_example_in_the_help(tmp_path, capsys):
 
 
 def test_every_rank_of_a_launcher_has_a_file(tmp_path):
-    code = HEAD + "print(f\"rank {os.environ['RANK']}\", flush=True)\n"
+    # In one write: the ranks share a pipe, and print may take two.
+    code = HEAD + "os.write(1, f\"rank {os.environ['RANK']}\\n\".encode())\n"
     launch = ("-q", "-m", "torch.distributed.run", "--nproc-per-node", 2)
     done = run(tmp_path, *launch, script(tmp_path, "train.py", code))
     assert done.returncode == 0, done.stderr
