@@ -146,6 +146,19 @@ def heap(page: Any, what: str, most: float = 0) -> None:
     )
 
 
+def opened(browser: Any, path: Path) -> tuple[Any, float]:
+    """Open PATH; return the page and the largest heap that was seen until then."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(path.resolve().as_uri())
+    most = 0.0
+    while not page.evaluate("memprof.ready || memprof.errors().length"):
+        most = max(most, page.evaluate(HEAP))
+        page.wait_for_timeout(20)
+    if page.evaluate("memprof.errors()"):
+        sys.exit(str(page.evaluate("memprof.errors()")))
+    return page, most
+
+
 def look(path: Path) -> None:
     """Open PATH in Chromium and print what takes how long."""
     from playwright.sync_api import sync_playwright
@@ -156,20 +169,12 @@ def look(path: Path) -> None:
             executable_path=chromium,
             args=["--no-sandbox", "--enable-precise-memory-info"],
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(path.resolve().as_uri())
-        most = 0.0
-        while not page.evaluate("memprof.ready || memprof.errors().length"):
-            most = max(most, page.evaluate(HEAP))
-            page.wait_for_timeout(20)
-        if page.evaluate("memprof.errors()"):
-            sys.exit(str(page.evaluate("memprof.errors()")))
+        page, _ = opened(browser, path)
         marks = page.evaluate(
             "performance.getEntriesByType('mark').map((m) => [m.name, m.startTime])"
         )
         for name, at in marks:
             print(f"{name:18} {at:8.0f} ms")
-        heap(page, "JS heap, opened", most)
         for name, times in page.evaluate(LOOK_AROUND).items():
             times = sorted(times)
             budget = f"  budget {BUDGETS[name]}" if name in BUDGETS else ""
@@ -177,6 +182,10 @@ def look(path: Path) -> None:
             middle = times[len(times) // 2]
             print(f"{name:18} median {middle:6.1f}  p95 {high:6.1f} ms{budget}")
         heap(page, "JS heap, looked at")
+        page.close()
+        # In a page of its own: a collection throws compiled code away as well.
+        page, most = opened(browser, path)
+        heap(page, "JS heap, opened", most)
         browser.close()
 
 
