@@ -119,11 +119,25 @@ def _offer(flag: Flag) -> str:
     return " ".join((offer, *map(_quoted, flag.words)))
 
 
+def _values(found: list[Verb]) -> list[str]:
+    """Return the cases, in bash and zsh, of each verb and flag that takes a value."""
+    return [
+        f"        {_quoted(f'{one.name} {name}')}) {_offer(flag)}; return ;;"
+        for one in found
+        for name, flag in _valued(one)
+    ]
+
+
 def _program(one: Verb) -> str:
     """Return the arguments of the test for another program's: flags of two kinds."""
     rest = [name for name, flag in _valued(one) if flag.rest]
     others = [name for name, flag in _valued(one) if not flag.rest]
     return f"{_quoted(' '.join(rest))} {_quoted(' '.join(others))}"
+
+
+def _words_of(one: Verb) -> str:
+    """Return the call that offers the positional words of a verb; without any, none."""
+    return " ".join(("_memprof_words", *one.words)) if one.words else ":"
 
 
 def _quoted(text: str) -> str:
@@ -194,11 +208,7 @@ def _bash(found: list[Verb]) -> list[str]:
             "        return",
             "    fi",
         ]
-    out.append('    case "$verb $prev" in')
-    for one in found:
-        for name, flag in _valued(one):
-            pattern = _quoted(f"{one.name} {name}")
-            out.append(f"        {pattern}) {_offer(flag)}; return ;;")
+    out += ['    case "$verb $prev" in', *_values(found)]
     out += ["    esac", '    case "$verb" in']
     for one in found:
         flags = " ".join(name for flag in one.flags for name in flag.names)
@@ -217,11 +227,6 @@ def _bash(found: list[Verb]) -> list[str]:
         "complete -F _memprof memprof",
     ]
     return out
-
-
-def _words_of(one: Verb) -> str:
-    """Return the call that offers the positional words of a verb; without any, none."""
-    return " ".join(("_memprof_words", *one.words)) if one.words else ":"
 
 
 # -- zsh -----------------------------------------------------------------------
@@ -293,11 +298,8 @@ def _zsh(found: list[Verb]) -> list[str]:
         "        compset -P 1 '*='",
         "    fi",
         '    case "$words[2] $flag" in',
+        *_values(found),
     ]
-    for one in found:
-        for name, flag in _valued(one):
-            pattern = _quoted(f"{one.name} {name}")
-            out.append(f"        {pattern}) {_offer(flag)}; return ;;")
     out += [
         "    esac",
         "    if [[ $PREFIX == -* ]]; then",

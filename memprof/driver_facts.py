@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING
 
 from memprof import driver_rows
 from memprof.rows import Rows
+from memprof.shared import Shared
 
 if TYPE_CHECKING:
     from memprof.books import Books
     from memprof.outside import Outside
-    from memprof.recording import Recording
 
 
-class DriverFacts:
+class DriverFacts(Shared):
     """The methods of a recording, and of a profile, that ask beyond torch's memory."""
-
-    def _exported(self) -> Recording:
-        raise NotImplementedError
 
     def driver_allocations(self, device: object = None) -> Rows:
         """Return one row a thing taken from the driver, ``DRIVER_DTYPE``, read-only.

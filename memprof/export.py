@@ -13,17 +13,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from memprof.shared import Shared
+
 if TYPE_CHECKING:
-    from memprof.recording import Recording
+    pass
 
 Path = str | os.PathLike[str]
 
 
-class Exports:
+class Exports(Shared):
     """The methods of a recording, and of a profile, that write files."""
-
-    def _exported(self) -> Recording:
-        raise NotImplementedError
 
     def export_memory_timeline(self, path: Path, device: object = None) -> None:
         """Write the bytes of each category over time, as torch.profiler does.

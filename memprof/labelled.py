@@ -9,19 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memprof.devices import device_name
+from memprof.shared import Shared
 
 if TYPE_CHECKING:
     from memprof.recording import Recording
 
 
-class Labelled:
+class Labelled(Shared):
     """The methods of a recording, and of a profile, about labels.
 
     What a label is, and which block has which, is ``memprof.labels``' business.
     """
-
-    def _exported(self) -> Recording:
-        raise NotImplementedError
 
     def label(
         self,

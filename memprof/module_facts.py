@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memprof.rows import Rows
+from memprof.shared import Shared
 from memprof.spans import find_step
 
 if TYPE_CHECKING:
-    from memprof.recording import Recording
     from memprof.reports.modules import ModuleTable
 
 
-class ModuleFacts:
+class ModuleFacts(Shared):
     """The methods of a recording, and of a profile, about modules."""
-
-    def _exported(self) -> Recording:
-        raise NotImplementedError
 
     def module_stats(self, device: object = None, step: int | None = None) -> Rows:
         """Return one row a module, ``MODULE_DTYPE`` of ``memprof.modstats``.

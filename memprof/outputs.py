@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.files import Path
+from memprof.shared import Shared
 
 if TYPE_CHECKING:
     from memprof.instants import At
-    from memprof.recording import Recording
 
 
-class Outputs:
+class Outputs(Shared):
     """``export_*`` methods of a recording; a profile asks its recording.
 
     Each writes PATH whole or not at all, any number of times, in any order.
@@ -27,10 +27,6 @@ class Outputs:
     All raise ``OSError`` if the file cannot be written, and ``ValueError`` for
     an argument that means nothing here.
     """
-
-    def _exported(self) -> Recording:
-        """Return the recording to write."""
-        raise NotImplementedError
 
     def export_speedscope(
         self,

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from memprof.shared import Shared
+
 if TYPE_CHECKING:
     from memprof.recording import Recording
 
 
-class Pages:
+class Pages(Shared):
     """The methods of a recording, and of a profile, that give the report.
 
     What is in it is ``memprof.reports``' business.
     """
-
-    def _exported(self) -> Recording:
-        raise NotImplementedError
 
     def report(
         self,

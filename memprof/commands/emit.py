@@ -116,8 +116,9 @@ def result(
     if getattr(args, "json", False) and facts is not None:
         text = as_json(verb, facts, version)
         emphasis = ()
-    assert text is not None
-    text = told(text)  # a report has seen to it; whatever else is written here
+    else:
+        assert text is not None
+        text = told(text)  # a report has seen to it; whatever else is written here
     path: Path | None = getattr(args, "output", None)
     if path is not None and str(path) != STDOUT:
         from memprof.output import write_text

@@ -32,12 +32,13 @@ def widget(recording: Recording, device: object, height: int) -> Any:
         return Shown(recording, device, height)
     from memprof.reports.html import frame
 
+    height = checked_height(height)
     page, blocks = frame(recording, device)
     return _kind()(
         table=recording.summary(device)._repr_html_(),
         page=page,
         blocks=blocks,
-        height=checked_height(height),
+        height=height,
     )
 
 

@@ -214,38 +214,34 @@ def _spark_columns(recording: Recording, peak: Moment) -> list[list[int]]:
     start, end = steps["start_ns"], steps["end_ns"]
     if not len(steps):
         start, end = time_ns[:1], time_ns[-1:]
-    drawn: list[list[int]] = _highest(
-        time_ns, samples.bytes[:, 0], start, end, SPARK_COLUMNS
-    ).tolist()
-    return drawn
+    return highest_columns(time_ns, samples.bytes[:, 0], start, end)
 
 
 def highest_columns(
-    time_ns: Ints, level: Ints, start: int, end: int, columns: int = SPARK_COLUMNS
-) -> list[int]:
-    """Cut a time into columns and return the highest level of each.
+    time_ns: Ints, level: Ints, start: Ints, end: Ints
+) -> list[list[int]]:
+    """Cut n times into columns and return the highest level of each.
+
+    For all at once: LEVEL is gone through for each call.
 
     Args:
         time_ns: when the level changed, rising.
         level: what it was from then on.
-        start: of the time.
-        end: of it.
-        columns: how many, of equal time.
+        start: of each time, int64 [n].
+        end: of each, int64 [n].
+
+    Returns:
+        n lists of ``SPARK_COLUMNS``, of equal time.
     """
-    one = np.array([[start], [end]], np.int64)
-    highest: list[int] = _highest(time_ns, level, one[0], one[1], columns)[0].tolist()
-    return highest
-
-
-def _highest(time_ns: Ints, level: Ints, start: Ints, end: Ints, columns: int) -> Ints:
-    """Do ``highest_columns`` for n times at once; return (n, columns)."""
     # Parts of the length, not of the clock: that has more digits than a float.
-    share = np.arange(columns + 1) / columns
+    share = np.arange(SPARK_COLUMNS + 1) / SPARK_COLUMNS
     edges = start[:, None] + ((end - start)[:, None] * share).astype(np.int64)
     edges[:, -1] = end
     low = np.maximum(np.searchsorted(time_ns, edges[:, :-1], "right") - 1, 0)
     high = np.maximum(np.searchsorted(time_ns, edges[:, 1:], "right"), low + 1)
-    return _maxima(level, low.ravel(), high.ravel()).reshape(low.shape)
+    highest: Any = _maxima(level, low.ravel(), high.ravel()).reshape(low.shape)
+    columns: list[list[int]] = highest.tolist()
+    return columns
 
 
 def _maxima(level: Ints, low: Ints, high: Ints) -> Ints:

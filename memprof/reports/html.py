@@ -109,13 +109,7 @@ def page(
                 "give device=, or record fewer steps"
             )
         blocks[name] = (text, how)
-    paths_said = {"relative": "yes, relative", "full": "yes, whole", "hash": "no"}
-    return _document(
-        data,
-        blocks,
-        f"contains code paths: {paths_said[paths]}, "
-        f"source lines: {'yes' if source else 'no'}",
-    )
+    return _document(data, blocks, paths=paths, source=source)
 
 
 def frame(recording: Recording, device: object = None) -> tuple[str, dict[str, bytes]]:
@@ -135,20 +129,27 @@ def frame(recording: Recording, device: object = None) -> tuple[str, dict[str, b
         ValueError: no such device.
     """
     data = PageData(recording, device)
-    page = _document(
-        data,
-        dict.fromkeys(data.blocks, ("", "message")),
-        "contains code paths: yes, relative, source lines: no",
-    )
+    page = _document(data, dict.fromkeys(data.blocks, ("", "message")))
     return page, {name: packed(content) for name, content in data.blocks.items()}
 
 
-def _document(data: PageData, blocks: dict[str, tuple[str, str]], footer: str) -> str:
+def _document(
+    data: PageData,
+    blocks: dict[str, tuple[str, str]],
+    *,
+    paths: str = "relative",
+    source: bool = False,
+) -> str:
     """Put the page together; BLOCKS are text and encoding by name, core first."""
     core, *others = (
         f'<script type="application/x-memprof" id="mp-{name}" '
         f'data-enc="{how}">{text}</script>'
         for name, (text, how) in blocks.items()
+    )
+    paths_said = {"relative": "yes, relative", "full": "yes, whole", "hash": "no"}
+    footer = (
+        f"contains code paths: {paths_said[paths]}, "
+        f"source lines: {'yes' if source else 'no'}"
     )
     script, style = app_script(), (APP / "app.css").read_text("utf-8")
     title = f"memprof {data.facts['run']}".strip()

@@ -101,6 +101,14 @@ def gather(recording: Recording, device: object = None) -> dict[str, Any]:
             parts.append(part)
     if not parts:  # no steps, and nothing ever changed
         parts = [_part(recording, levels, None, -1, count - 1)]
+    start = int(recording._core.start_ns)
+    begin_ns = np.array([start + part["begin_ns"] for part in parts])
+    end_ns = begin_ns + [part["took_ns"] for part in parts]
+    drawn = highest_columns(
+        levels.time_ns, levels.bytes[:, _REQUESTED], begin_ns, end_ns
+    )
+    for part, columns in zip(parts, drawn, strict=True):
+        part["columns"] = columns
     return {
         "run": run_name(recording.info),
         "device": device_name(number),
@@ -128,7 +136,6 @@ def _part(
     last: int,
 ) -> dict[str, Any]:
     begin_ns, end_ns = (_since(recording, event) for event in (before, last))
-    start = int(recording._core.start_ns)
     phases = _phases(recording, levels, before, last)
     first, end = levels.at(before), levels.at(last)
     reserved = levels.highest(before, last, _RESERVED) if levels.has_reserved else None
@@ -146,12 +153,6 @@ def _part(
         "net_bytes": end - first,
         "reserved_bytes": reserved,
         "phases": phases,
-        "columns": highest_columns(
-            levels.time_ns,
-            levels.bytes[:, _REQUESTED],
-            begin_ns + start,
-            end_ns + start,
-        ),
     }
 
 
@@ -199,15 +200,17 @@ def bundled(parts: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
         return [{**part, "last_step": part["step"]} for part in parts]
     out: list[dict[str, Any]] = []
     held: list[dict[str, Any]] = []
+    count = 0  # of the steps among those
     for part in parts:
         # What lies between steps goes with those before it.
         if part["step"] is not None or held:
             held.append(part)
         else:
             out.append({**part, "last_step": None})
-        if sum(one["step"] is not None for one in held) == share:
+        count += part["step"] is not None
+        if count == share:
             out.append(_joined(held))
-            held = []
+            held, count = [], 0
     if held:
         out.append(_joined(held))
     return out

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from events import KIND, NAMES, Script, random_stream, rows
@@ -15,6 +16,7 @@ from events import KIND, NAMES, Script, random_stream, rows
 import memprof
 from memprof import _core
 from memprof.recording import Recording
+from memprof.reports import steps
 from memprof.reports.facts import BY, fold
 from memprof.reports.text import Summary, write
 from memprof.reports.units import count_text, shares, size_text, sparks
@@ -697,3 +699,33 @@ def test_steps_and_sparks_equal_a_naive_walk(seed: int) -> None:
                 first = max(sum(at <= low for at in time) - 1, 0)
                 last = max(sum(at <= high for at in time), first + 1)
                 assert drawn == max(level[first:last])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_timeline_draws_as_the_summary_does_and_all_at_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = steps.highest_columns
+
+    def counting(*args: Any) -> list[list[int]]:
+        calls.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(steps, "highest_columns", counting)
+    recording = Recording(_core.from_events(random_stream(seed, 600), NAMES), None)
+    for device in recording.devices:
+        del calls[:]
+        facts = steps.gather(recording, device)
+        assert len(calls) == 1  # each goes through all levels
+        level = recording._sampled(recording._device(device), 0).bytes[:, 0]
+        for part in facts["parts"]:
+            assert len(part["columns"]) == 11
+            assert max(part["columns"]) <= level.max()
+        assert max(max(part["columns"]) for part in facts["parts"]) == level.max()
+        number = len([part for part in facts["parts"] if part["step"] is not None])
+        for limit in (1, 2, 5):
+            rows = steps.bundled(facts["parts"], limit)
+            shown = [row for row in rows if row["step"] is not None]
+            assert len(shown) == min(limit, -(-number // -(-number // limit)))
+            assert sum(r["last_step"] - r["step"] + 1 for r in shown) == number
