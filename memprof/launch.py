@@ -61,11 +61,11 @@ class Plan(NamedTuple):
         return json.dumps(self._asdict())
 
 
-def plan_of(text: str) -> Plan | None:
-    """Return the plan that TEXT says; None: it says none, or none of ours."""
+def plan_of(environ: Mapping[str, str]) -> Plan | None:
+    """Return the plan of this run; None: there is none, or none of ours."""
     try:
-        return Plan(**json.loads(text))
-    except (ValueError, TypeError):
+        return Plan(**json.loads(environ[VARIABLE]))
+    except (KeyError, ValueError, TypeError):
         return None
 
 

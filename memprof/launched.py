@@ -14,13 +14,13 @@ import shlex
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memprof import interrupted
 from memprof.careful import sentence
 from memprof.errors import MemprofError
-from memprof.launch import VARIABLE, Plan, file_of, plan_of, unused
+from memprof.launch import Plan, file_of, plan_of, unused
 from memprof.reports.units import count_text, counted, size_text, told
 from memprof.warn import told_to
 
@@ -30,15 +30,13 @@ FLUSH_S = 2.0
 _LAST = -1_000_000  # the priority of a finalizer of multiprocessing's
 
 
-_text = os.environ.get(VARIABLE, "")
-"""The plan; what the program does to its environment later changes none."""
-
-_rank = os.environ.get("RANK", "")
+_found: Mapping[str, str] = dict(os.environ)
+"""The environment as Python found it: what the program does to it changes no plan."""
 
 
 def wanted() -> Plan | None:
     """Return the plan if this process is to record by one."""
-    plan = plan_of(_text)
+    plan = plan_of(_found)
     if plan is None or (plan.children == "none" and plan.pid != os.getpid()):
         return None
     return plan
@@ -85,7 +83,7 @@ class Run:
         self.pid = os.getpid()
         self.is_child = self.pid != plan.pid
         script = sys.argv[0] if getattr(sys, "argv", None) else ""
-        environ = {"RANK": os.environ.get("RANK", _rank)}
+        environ = {**_found, **os.environ}
         self.path = unused(plan, file_of(plan, environ, self.pid, script))
         self._ends: list[Callable[[], None]] = []
         self._ending = threading.Lock()
@@ -200,19 +198,18 @@ _run: Run | None = None
 _is_set_up = False
 
 
-def start(torch: Any, text: str, rank: str = "") -> None:
+def start(torch: Any, environ: Mapping[str, str]) -> None:
     """Record this process, if its plan says so.
 
     Args:
         torch: The module ``torch``.
-        text: The plan, as Python found it in its environment.
-        rank: RANK, as Python found it there.
+        environ: The environment as Python found it, which has the plan.
 
     Raises:
         Exception: Nothing can be recorded; says why.
     """
-    global _text, _rank
-    _text, _rank = text, rank
+    global _found
+    _found = environ
     plan = wanted()
     if plan is None:
         return

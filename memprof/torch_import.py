@@ -18,9 +18,8 @@ from typing import Any
 _IMPORTER = "<frozen importlib._bootstrap_external>"
 _waiting: list[Callable[[Any], object]] = []
 
-# As Python found it: the program may clear its environment before torch comes.
-_plan = os.environ.get("MEMPROF_RUN", "")
-_rank = os.environ.get("RANK", "")
+# As Python found it: the program may clear it before torch comes.
+_environ = dict(os.environ)
 
 
 class _Finder:
@@ -128,7 +127,8 @@ def forget(callback: Callable[[Any], object]) -> None:
 def tell_at_exit() -> None:
     """Have the user told if the program ends without torch: there is no recording."""
     # What the plan says is looked for in its JSON: no module is loaded for that.
-    if f'"pid": {os.getpid()},' in _plan and '"quiet": false,' in _plan:
+    plan = _environ.get("MEMPROF_RUN", "")
+    if f'"pid": {os.getpid()},' in plan and '"quiet": false,' in plan:
         atexit.register(_tell_at_exit, os.getpid())
 
 
@@ -161,4 +161,4 @@ def record(torch: Any) -> None:
             raise
     from memprof.launched import start
 
-    start(torch, _plan, _rank)
+    start(torch, _environ)

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from memprof import load
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "unit"))  # events.py
 
@@ -160,12 +162,18 @@ class Opened:
         """Fail if the page said anything, or asked for anything but itself."""
         assert self.said == []
         assert self.js("memprof.errors()") == []
-        strangers = [
-            url
-            for url in self.asked
-            if not url.startswith(("file:", "data:", "blob:", "about:"))
-        ]
-        assert strangers == []
+        assert fox.strangers(self.asked) == []
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of two runs of a GPU: it has every tab."""
+    path = tmp_path_factory.mktemp("gpu") / "r.html"
+    golden = HERE.parent / "golden"
+    load(golden / "checkpointed.memprof").report(
+        path, compare=load(golden / "convnet.memprof")
+    )
+    return path
 
 
 @pytest.fixture

@@ -69,6 +69,12 @@ def why_not() -> str:
     return ", ".join(missing)
 
 
+def strangers(asked: list[str]) -> list[str]:
+    """Return what of ASKED a page has no right to ask for."""
+    own = ("file:", "data:", "blob:", "about:")
+    return [url for url in asked if not url.startswith(own)]
+
+
 class Firefox:
     """A running browser, and one session with it."""
 
@@ -309,9 +315,4 @@ class Page:
         self.settle()  # the policy's events come a task late
         assert self.said == []
         assert self.js("memprof.errors()") == []
-        strangers = [
-            url
-            for url in self.asked
-            if not url.startswith(("file:", "data:", "blob:", "about:"))
-        ]
-        assert strangers == []
+        assert strangers(self.asked) == []

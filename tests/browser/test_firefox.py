@@ -17,16 +17,6 @@ from memprof.reports.units import size_text
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
-    """A report of two runs of a GPU: it has every tab."""
-    path = tmp_path_factory.mktemp("gpu") / "r.html"
-    load(GOLDEN / "checkpointed.memprof").report(
-        path, compare=load(GOLDEN / "convnet.memprof")
-    )
-    return path
-
-
 @pytest.fixture
 def page(firefox):
     """A tab of its own."""

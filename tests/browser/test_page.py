@@ -20,16 +20,6 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 ALL_TABS = ["cursor", "stairs", "leaks", "compare", "lanes", "frag", "all"]
 
 
-@pytest.fixture(scope="session")
-def gpu(tmp_path_factory):
-    """A report of two runs of a GPU: it has every tab."""
-    path = tmp_path_factory.mktemp("gpu") / "r.html"
-    load(GOLDEN / "checkpointed.memprof").report(
-        path, compare=load(GOLDEN / "convnet.memprof")
-    )
-    return path
-
-
 def made(
     tmp_path: Path, events: list[dict] | np.ndarray, names=(), stacks=(), **info
 ) -> Path:

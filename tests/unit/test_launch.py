@@ -53,13 +53,13 @@ def test_the_environment_carries_the_plan_and_keeps_the_users_path():
     expected = os.pathsep.join([str(launch.FOLDER), "/mine", "/yours"])
     assert made["PYTHONPATH"] == expected
     assert made["HOME"] == "/h"
-    assert launch.plan_of(made[launch.VARIABLE]) == plan
+    assert launch.plan_of(made) == plan
     assert launch.environment(plan, {})["PYTHONPATH"] == str(launch.FOLDER)
 
 
 @pytest.mark.parametrize("text", ["", "7", "[]", "{}", '{"pid": 1, "new": 2}', "{"])
 def test_a_plan_that_is_none_of_ours_is_none(text):
-    assert launch.plan_of(text) is None
+    assert launch.plan_of({launch.VARIABLE: text}) is None
 
 
 def test_which_processes_record(monkeypatch):
@@ -69,9 +69,9 @@ def test_which_processes_record(monkeypatch):
         (Plan(pid + 1, "/w", None, "x", children="none"), False),
         (Plan(pid + 1, "/w", None, "x", children="new"), True),
     ):
-        monkeypatch.setattr(launched, "_text", plan.text())
+        monkeypatch.setattr(launched, "_found", {launch.VARIABLE: plan.text()})
         assert (launched.wanted() is not None) == wants
-    monkeypatch.setattr(launched, "_text", "")
+    monkeypatch.setattr(launched, "_found", {})
     assert launched.wanted() is None
 
 
